@@ -1,0 +1,105 @@
+// Backend: the control plane of an inference server, as toki sees it. It does not carry the
+// generation: whoever holds a ticket talks to the model itself, so streamed bytes never cross this
+// interface.
+//
+// Threads:   called without locks, by one driver at a time; a completion may be called on any
+// thread. Ownership: arguments are only valid during the call; implementers copy what they need.
+// Errors:    implementers must not throw; each call ends in exactly one completion, success or
+// Error. Cost:      virtual calls around network or device work; nothing here is on the token path.
+#pragma once
+
+#include <toki/export.hpp>
+#include <toki/result.hpp>
+#include <toki/slot_pool.hpp>
+#include <toki/token.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace toki {
+
+/// The end of one asynchronous call: move-only, used once. Dropping it unused reports
+/// Errc::cancelled, so a caller that waits always wakes up.
+template <class T>
+class Completion {
+ public:
+  Completion() = default;
+  explicit Completion(std::function<void(Result<T>)> done)
+      : done_(std::make_unique<std::function<void(Result<T>)>>(std::move(done))) {}
+  Completion(Completion&&) noexcept = default;
+  Completion& operator=(Completion&& other) noexcept {
+    if (this != &other) {
+      drop();
+      done_ = std::move(other.done_);
+    }
+    return *this;
+  }
+  ~Completion() { drop(); }
+
+  /// REQUIRES: not called before.
+  void operator()(Result<T> result) {
+    TOKI_CHECK(done_ != nullptr);
+    const auto done = std::move(done_);
+    (*done)(std::move(result));
+  }
+
+ private:
+  void drop() {
+    if (done_ != nullptr) {
+      (*this)(Error{Errc::cancelled, "the operation was dropped"});
+    }
+  }
+
+  std::unique_ptr<std::function<void(Result<T>)>> done_;
+};
+
+/// What a backend says about itself. Everything but `slots` and `identity` is optional knowledge.
+struct BackendDescription {
+  std::uint32_t slots = 0;    ///< number of slots; 0 means it cannot serve now
+  std::uint64_t context = 0;  ///< tokens one slot can hold; 0: not said
+  std::string identity;  ///< model and build: equal only if KV cache may be shared; the first part
+                         ///< of every Scope
+  std::string start_marker;      ///< changes when the process is started again; empty: not said
+  std::string model;             ///< for people
+  bool sleeping = false;         ///< the model is unloaded until the next request
+  std::vector<bool> slots_used;  ///< per slot: has worked before we came, so its content is
+                                 ///< unknown. Empty: not said
+};
+
+/// A request as the client sent it, to be turned into the exact tokens that the backend will
+/// compute.
+struct PromptSource {
+  std::string_view path;           ///< HTTP path of the call, for example "/v1/chat/completions"
+  std::string_view body;           ///< its whole JSON body
+  std::string_view authorization;  ///< value of the client's Authorization header, may be empty
+};
+
+/// What the backend computed for a prompt.
+struct Prefilled {
+  std::uint64_t cached = 0;    ///< tokens reused
+  std::uint64_t computed = 0;  ///< tokens computed
+  double ms = 0;
+};
+
+class TOKI_EXPORT Backend {
+ public:
+  virtual ~Backend();
+
+  virtual void describe(Completion<BackendDescription> done) = 0;
+  /// Render and tokenize. Errc::unsupported: this request's tokens cannot be known; forward it
+  /// uncached.
+  virtual void render(const PromptSource& source, Completion<Tokens> done) = 0;
+  /// Computes `prompt` in the slot, keeping the common prefix that it holds.
+  virtual void prefill(SlotId slot, TokenSpan prompt, Completion<Prefilled> done) = 0;
+  /// Writes the slot's state to the file `name` in the backend's own folder; the number of tokens
+  /// saved.
+  virtual void save(SlotId slot, std::string_view name, Completion<std::uint64_t> done) = 0;
+  virtual void restore(SlotId slot, std::string_view name, Completion<std::uint64_t> done) = 0;
+  virtual void erase(SlotId slot, Completion<Done> done) = 0;
+};
+
+}  // namespace toki

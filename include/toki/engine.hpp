@@ -1,0 +1,200 @@
+// Engine: decides where each request runs so that the longest exact token prefix is reused, and
+// keeps the books. It does no I/O and never waits: a driver runs what it decides.
+//
+// Threads:   shareable; one mutex, held for memory work only. Callbacks run without it.
+// Ownership: copies tokens; tickets keep the engine's state alive, so either may die first.
+// Errors:    begin() answers Errc::busy when there is no slot for the request now; nothing else
+// fails. Cost:      begin() compares the prompt with the tree and every slot: microseconds to some
+// hundred for very long prompts.
+//
+//     auto ticket = engine.begin({.scope = scope, .tokens = tokens});
+//     if (!ticket) …;                                     // busy: wait for on_slot_free, bounded
+//     for (size_t i = 0; i < ticket->steps().size(); ++i) ticket->step_done(i,
+//     run(ticket->steps()[i])); ticket->slot();                                     // send the
+//     generation there; none: let the backend choose std::move(*ticket).finish({.cached_tokens =
+//     812, …});  // what really happened
+#pragma once
+
+#include <toki/block_tree.hpp>
+#include <toki/export.hpp>
+#include <toki/result.hpp>
+#include <toki/scope.hpp>
+#include <toki/slot_pool.hpp>
+#include <toki/stats.hpp>
+#include <toki/token.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace toki {
+
+using Clock = std::function<std::chrono::steady_clock::time_point()>;
+
+struct EngineOptions {
+  BlockTreeOptions tree;
+  std::uint64_t min_reuse_for_hit = 10;  ///< tokens from which reuse counts as a hit
+  double prefill_ms_per_token = 1.0;     ///< used until the backend's real rate was measured
+};
+
+/// Why a request runs where it runs; `x-toki-reason` and the log say it with these names.
+enum class Reason : std::uint8_t {
+  slot_prefix,         ///< the slot holds a prefix of it
+  empty_slot,          ///< nothing known helps; an empty slot takes it
+  displaced,           ///< nothing known helps; the slot whose content is worth least takes it
+  backend_cache,       ///< no slot holds the known prefix, the backend's own cache may: it chooses
+  requested_slot,      ///< the client named the slot
+  pinning_off,         ///< the backend does not keep pinned slots, so it chooses
+  cache_prompt_false,  ///< the client wants no reuse
+  several_answers,     ///< one request, several sequences: the backend chooses
+  tokenize_failed,     ///< its tokens could not be known in time
+  too_large,           ///< too large to be worth tokenizing
+  media,               ///< holds images or audio, whose tokens are not text
+  not_cacheable,       ///< a generation whose prompt toki does not read
+};
+TOKI_EXPORT std::string_view to_string(Reason value) noexcept;
+
+struct Query {
+  Scope scope;
+  TokenSpan tokens;                   ///< the whole prompt; empty when it is not known
+  std::optional<Reason> bypass;       ///< set: toki has no say, for this reason
+  std::uint32_t sequences = 1;        ///< how many slots the request will take in the backend
+  std::optional<std::uint32_t> slot;  ///< the client's own choice, already checked against slots()
+  std::chrono::milliseconds patience{
+      0};  ///< how long the caller would still wait for a busy slot that fits better
+};
+
+/// Something to do with the ticket's slot, in order, before the request is sent.
+struct Step {
+  enum class Kind : std::uint8_t { erase } kind = Kind::erase;
+  SlotId slot;
+};
+
+enum class Ending : std::uint8_t {
+  completed,  ///< the whole answer came
+  refused,    ///< the backend answered with an error; it did not work on the prompt
+  failed,     ///< the backend died, broke off or talked nonsense
+  cancelled,  ///< the client left
+  stalled,    ///< no progress within the limit: the slot is fenced
+};
+
+/// What really happened to a request. Absent values were not reported.
+struct Outcome {
+  Ending ending = Ending::failed;
+  bool computed = false;  ///< the prompt is known to have been computed whole (an answer began)
+  std::optional<std::uint64_t> prompt_tokens;  ///< as the backend counted
+  std::optional<std::uint64_t> cached_tokens;  ///< reused, of those
+  double prompt_ms = 0;  ///< time for the tokens that were not reused; 0: not said
+  std::uint64_t generated_tokens = 0;
+  TokenSpan generated;  ///< their ids, when all are known
+};
+
+/// What finish() made of it, for the log and the headers.
+struct Account {
+  CacheClass cache_class = CacheClass::unreported;
+  std::uint64_t predicted = 0;
+  std::uint64_t reused = 0;
+  bool tokenization_mismatch = false;
+  bool integrity_fault = false;
+};
+
+class Engine;
+
+/// The right to use a slot for one request. Move-only. A ticket that dies without finish() counts
+/// as cancelled and leaves of the slot's content only what is certain.
+class TOKI_EXPORT Ticket {
+ public:
+  Ticket(Ticket&&) noexcept;
+  Ticket& operator=(Ticket&&) noexcept;
+  ~Ticket();
+
+  /// Where to send the request; none: let the backend choose.
+  std::optional<SlotId> slot() const noexcept;
+  std::uint64_t predicted()
+      const noexcept;  ///< tokens expected to be reused; never more than the slot is known to hold
+  std::uint64_t available()
+      const noexcept;  ///< tokens of it that were ever known, wherever they are
+  CacheClass predicted_class() const noexcept;
+  Reason reason() const noexcept;
+  /// False: send `cache_prompt: false`, because what the slot holds must not be reused.
+  bool may_reuse() const noexcept;
+
+  std::span<const Step> steps() const noexcept;
+  void step_done(std::size_t index, const Status& status);
+
+  /// The request goes to the backend now; from here on the slot's old content is at risk.
+  void sent() noexcept;
+  /// For tickets without a slot: these slots are the ones it works in; the others are free again.
+  void settle(std::span<const std::uint32_t> in_use);
+  bool settled() const noexcept;
+
+  Account finish(const Outcome& outcome) &&;
+
+ private:
+  friend class Engine;
+  struct Impl;
+  explicit Ticket(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// One row of the slot table, for people.
+struct SlotInfo {
+  SlotContent content = SlotContent::unknown;
+  std::uint64_t known_tokens = 0;
+  std::uint64_t unknown_tail = 0;
+  bool leased = false;
+  bool fenced = false;
+  std::uint64_t last_used = 0;  ///< tick of the last lease; 0: never
+};
+
+/// What is true of the backend, found by asking and by trial.
+struct BackendFacts {
+  std::uint32_t slots = 0;
+  std::vector<bool> slots_used;  ///< see BackendDescription
+  bool own_cache = true;  ///< may hold prompts outside its slots (llama-server's --cache-ram)
+  bool pinning = true;    ///< a named slot keeps its prompt while others work
+};
+
+class TOKI_EXPORT Engine {
+ public:
+  Engine(const EngineOptions& options, Clock clock);
+  ~Engine();
+  Engine(Engine&&) noexcept;
+  Engine& operator=(Engine&&) noexcept;
+
+  Result<Ticket> begin(const Query& query);
+
+  /// Called, without locks, whenever a slot became free. One listener.
+  void on_slot_free(std::function<void()> wake);
+
+  /// A backend is there (first time, or with another shape or model): all residency claims are
+  /// dropped.
+  void backend_changed(const BackendFacts& facts);
+  /// The same backend was started again, or slept: its slots are empty now.
+  void backend_restarted();
+  void backend_slept();
+  void set_pinning(bool on);
+  /// Something changed what the slots' content means (for example adapters): forget it.
+  void forget_residency();
+
+  std::vector<std::uint32_t> fenced() const;
+  /// The backend says the slot is idle again.
+  void unfence(std::uint32_t slot);
+
+  std::size_t slots() const;
+  std::size_t idle_slots() const;
+  std::vector<SlotInfo> slot_table() const;
+  Stats stats() const;  ///< the engine's own part; other parts stay 0
+
+ private:
+  friend class Ticket;
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace toki

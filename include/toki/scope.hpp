@@ -1,0 +1,41 @@
+// A scope says whose prompts may share KV cache: model identity, adapters and, with isolation, the
+// tenant. Nothing is ever shared between two scopes.
+//
+// Threads:   value type; distinct objects are independent.
+// Ownership: owns its bytes.
+// Errors:    none.
+// Cost:      one string and one hash, made once per backend, adapter set and tenant.
+#pragma once
+
+#include <toki/export.hpp>
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+namespace toki {
+
+class TOKI_EXPORT Scope {
+ public:
+  Scope() : Scope(std::initializer_list<std::string_view>{}) {}
+
+  /// A scope from its parts. Parts are framed by their lengths, so ("org_1", "2345") and
+  /// ("org_12345", "") differ.
+  Scope(std::initializer_list<std::string_view> parts);
+
+  /// Seeds the chain of block keys; equal on every machine and in every run. It only finds:
+  /// equality is decided on bytes().
+  std::uint64_t seed() const noexcept { return seed_; }
+  const std::string& bytes() const noexcept { return bytes_; }
+
+  friend bool operator==(const Scope& a, const Scope& b) noexcept {
+    return a.seed_ == b.seed_ && a.bytes_ == b.bytes_;
+  }
+
+ private:
+  std::string bytes_;
+  std::uint64_t seed_;
+};
+
+}  // namespace toki

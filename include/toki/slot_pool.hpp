@@ -1,0 +1,79 @@
+// SlotPool: what toki knows about each slot of the backends: the exact tokens it holds, who uses
+// it, and whether it may be used at all.
+//
+// Threads:   concurrent const calls are safe while nobody writes.
+// Ownership: copies the tokens it is given.
+// Errors:    none; an index outside the pool is a broken precondition.
+// Cost:      memory for the tokens of each slot; common() is one comparison pass.
+#pragma once
+
+#include <toki/export.hpp>
+#include <toki/scope.hpp>
+#include <toki/token.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace toki {
+
+/// One slot of one backend. toki drives one backend today; the number is there so that many need no
+/// new type.
+struct SlotId {
+  std::uint32_t backend = 0;
+  std::uint32_t index = 0;
+  friend bool operator==(const SlotId&, const SlotId&) = default;
+};
+
+enum class SlotContent : std::uint8_t {
+  empty,    ///< holds nothing
+  known,    ///< holds `tokens`, followed by `unknown_tail` tokens whose ids we were not told
+  unknown,  ///< holds something we cannot name
+};
+
+struct Slot {
+  SlotContent content = SlotContent::unknown;
+  Scope scope;
+  Tokens tokens;
+  std::uint64_t unknown_tail =
+      0;                     ///< generated tokens behind `tokens`, at least 1 when there may be any
+  bool leased = false;       ///< a ticket has it
+  bool fenced = false;       ///< stopped answering: gets no work until the backend says it is idle
+  bool erase_first = false;  ///< its content must not be trusted: erase before the next use
+  std::uint64_t last_used = 0;  ///< tick of the last lease; 0: never
+  std::chrono::steady_clock::time_point leased_at{};
+};
+
+class TOKI_EXPORT SlotPool {
+ public:
+  explicit SlotPool(std::size_t slots = 0, SlotContent content = SlotContent::unknown);
+
+  std::size_t size() const noexcept { return slots_.size(); }
+  const Slot& operator[](std::size_t index) const;
+  std::size_t idle() const noexcept;  ///< neither leased nor fenced
+  std::size_t leased() const noexcept;
+  std::size_t fenced() const noexcept;
+  std::uint64_t tick() const noexcept { return tick_; }
+
+  /// Leading tokens of `prompt` that the slot is known to hold.
+  std::size_t common(std::size_t index, const Scope& scope, TokenSpan prompt) const;
+
+  /// REQUIRES: the slot is idle.
+  void lease(std::size_t index, std::chrono::steady_clock::time_point now);
+  void release(std::size_t index);
+  void fence(std::size_t index, bool on);
+
+  void hold(std::size_t index, const Scope& scope, Tokens tokens, std::uint64_t unknown_tail);
+  void set_empty(std::size_t index);
+  void set_unknown(std::size_t index);
+  void erase_before_use(std::size_t index);
+
+ private:
+  Slot& at(std::size_t index);
+
+  std::vector<Slot> slots_;
+  std::uint64_t tick_ = 0;
+};
+
+}  // namespace toki

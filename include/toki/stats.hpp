@@ -1,0 +1,62 @@
+// What toki counts. Every request that got a ticket is counted exactly once, when it ends; a hit is
+// what the backend reports, not what was planned.
+//
+// Threads:   plain data.
+// Ownership: values only.
+// Errors:    none.
+// Cost:      none.
+#pragma once
+
+#include <toki/export.hpp>
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace toki {
+
+/// How much of a prompt was reused, by the backend's own word (`cache_n`).
+enum class CacheClass : std::uint8_t {
+  hit,         ///< at least EngineOptions::min_reuse_for_hit tokens
+  soft_hit,    ///< fewer, but some
+  miss,        ///< none
+  bypass,      ///< toki had no say: the prompt could not be read, or the client wanted no cache
+  unreported,  ///< the backend did not say
+};
+TOKI_EXPORT std::string_view to_string(CacheClass value) noexcept;
+
+/// Counters only grow; gauges are the state now. Times in milliseconds, sizes in bytes, the rest
+/// are numbers of things.
+struct Stats {
+  std::uint64_t requests_total = 0, requests_completed = 0, requests_failed = 0,
+                requests_cancelled = 0;
+  std::uint64_t requests_refused = 0;
+  std::uint64_t class_hit = 0, class_soft_hit = 0, class_miss = 0, class_bypass = 0,
+                class_unreported = 0;
+  std::uint64_t prompt_tokens_total = 0, available_tokens_total = 0, predicted_tokens_total = 0;
+  std::uint64_t reused_tokens_total = 0, computed_tokens_total = 0;
+  double saved_ms_total = 0;
+  std::uint64_t tokenization_mismatch_total = 0, integrity_faults_total = 0,
+                upstream_restarts_total = 0;
+  std::uint64_t queue_full_total = 0, queue_timeouts_total = 0, slot_waits_total = 0;
+  std::uint64_t progress_timeouts_total = 0, passthrough_total = 0;
+  std::uint64_t slots_total = 0, slots_busy = 0, slots_fenced = 0, queue_length = 0;
+  std::uint64_t tree_blocks = 0, tree_bytes = 0;
+  double prefill_ms_per_token = 0;
+  std::uint64_t connections = 0, backend_ready = 0, pinning = 0, own_cache = 0;
+};
+
+/// One line of the statistics: the name that JSON and Prometheus use, what it means, and its value.
+struct StatRow {
+  std::string_view name;
+  std::string_view help;
+  bool counter;
+  double value;
+};
+inline constexpr std::size_t kStatRows = 35;
+
+/// All of `stats` in a fixed order. `rows` must have room for kStatRows; returns how many were
+/// written.
+TOKI_EXPORT std::size_t stat_rows(const Stats& stats, std::span<StatRow> rows) noexcept;
+
+}  // namespace toki

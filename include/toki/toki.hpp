@@ -1,0 +1,16 @@
+// Everything of the core, for small programs.
+//
+// Threads, Ownership, Errors, Cost: see each header.
+#pragma once
+
+#include <toki/backend.hpp>
+#include <toki/block_tree.hpp>
+#include <toki/blocking_driver.hpp>
+#include <toki/engine.hpp>
+#include <toki/log.hpp>
+#include <toki/result.hpp>
+#include <toki/scope.hpp>
+#include <toki/slot_pool.hpp>
+#include <toki/stats.hpp>
+#include <toki/token.hpp>
+#include <toki/version.hpp>

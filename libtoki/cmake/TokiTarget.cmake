@@ -1,0 +1,17 @@
+# What every target of ours has in common: C++20, hidden symbols, and in developer builds warnings as errors.
+function(toki_target target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  if(NOT TOKI_DEVELOPER)
+    return()
+  endif()
+  target_compile_definitions(${target} PRIVATE _GLIBCXX_ASSERTIONS)
+  target_compile_options(${target} PRIVATE -Werror -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow
+    -Wnon-virtual-dtor -Woverloaded-virtual -Wold-style-cast -Wcast-align -Wdouble-promotion -Wformat=2
+    -Wimplicit-fallthrough)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -Wduplicated-cond -Wlogical-op -Wno-missing-field-initializers)
+  else()
+    target_compile_options(${target} PRIVATE -Wno-missing-field-initializers)
+  endif()
+endfunction()

@@ -1,0 +1,7 @@
+#include <toki/backend.hpp>
+
+namespace toki {
+
+Backend::~Backend() = default;
+
+}  // namespace toki

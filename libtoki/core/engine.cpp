@@ -1,0 +1,621 @@
+// The books. A ticket leases slots from begin() to its end; what a slot holds afterwards follows
+// from how the request ended (see settle_content), and is never more than is certain:
+//
+//   completed                the prompt, then what was generated (ids if we were told them, else an
+//   unknown tail) cancelled, refused       the prompt if its answer had begun, else what prompt and
+//   old content had in common failed, stalled          unknown
+//
+// Every public function takes the one mutex, works in memory, and wakes the listener after letting
+// go of it.
+#include <toki/engine.hpp>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "core/planner.hpp"
+
+namespace toki {
+namespace {
+
+constexpr double kSmoothing = 0.3;  // weight of the newest measurement
+constexpr std::uint64_t kMinMeasuredTokens =
+    16;  // fewer computed tokens say nothing about the prefill rate
+
+void smooth(double& mean, double value) {
+  mean = mean <= 0 ? value : mean + kSmoothing * (value - mean);
+}
+
+double milliseconds(std::chrono::steady_clock::duration time) {
+  return std::chrono::duration<double, std::milli>(time).count();
+}
+
+}  // namespace
+
+std::string_view to_string(Reason value) noexcept {
+  switch (value) {
+    case Reason::slot_prefix: return "slot_prefix";
+    case Reason::empty_slot: return "empty_slot";
+    case Reason::displaced: return "displaced";
+    case Reason::backend_cache: return "backend_cache";
+    case Reason::requested_slot: return "requested_slot";
+    case Reason::pinning_off: return "pinning_off";
+    case Reason::cache_prompt_false: return "cache_prompt_false";
+    case Reason::several_answers: return "several_answers";
+    case Reason::tokenize_failed: return "tokenize_failed";
+    case Reason::too_large: return "too_large";
+    case Reason::media: return "media";
+    case Reason::not_cacheable: return "not_cacheable";
+  }
+  return "unknown";
+}
+
+struct Ticket::Impl {
+  std::shared_ptr<Engine::Impl> engine;
+  std::uint64_t epoch = 0;  // of the backend's contents; an older ticket records nothing
+  Scope scope;
+  Tokens tokens;
+  bool tokens_known = false;
+  std::optional<Reason> bypass;
+  Reason reason = Reason::displaced;
+  std::optional<std::uint32_t> slot;  // pinned
+  std::vector<std::uint32_t>
+      claimed;  // leased slots: the pinned one, or those the backend may choose from
+  bool settled = false;
+  bool sent = false;
+  bool may_reuse = true;
+  std::uint32_t sequences = 1;
+  std::uint64_t common = 0;  // tokens that prompt and slot shared before
+  std::uint64_t predicted = 0;
+  std::uint64_t available = 0;
+  std::uint64_t min_hit = 10;
+  std::vector<Step> steps;
+  std::chrono::steady_clock::time_point started;
+};
+
+struct Engine::Impl {
+  EngineOptions options;
+  Clock clock;
+
+  mutable std::mutex mutex;
+  BlockTree tree;
+  SlotPool pool{0};
+  std::vector<const Ticket::Impl*>
+      lessee;  // per slot, null when free; only while the ticket is alive
+  BackendFacts facts;
+  std::uint64_t epoch = 0;
+  double own_cache_trust =
+      1.0;                // share of the hoped-for tokens that the backend's own cache delivered
+  double service_ms = 0;  // smoothed time a slot is taken
+  double prefill_ms = 0;  // smoothed time to compute one token; 0: not measured yet
+  bool foreign = true;    // the backend may hold prompts we never saw
+  std::uint64_t longest_answer =
+      0;  // most tokens ever generated: a known prompt may be followed by that many
+  Stats stats;
+  std::function<void()> wake;
+
+  explicit Impl(const EngineOptions& o, Clock c) : options(o), clock(std::move(c)), tree(o.tree) {}
+
+  std::vector<SlotView> view(const Query& query) const;
+  Plan choose(const Query& query, std::uint64_t available) const;
+  double prefill_rate() const { return prefill_ms > 0 ? prefill_ms : options.prefill_ms_per_token; }
+  bool trusts_own_cache() const { return facts.own_cache && own_cache_trust >= 0.25; }
+  void lease(Ticket::Impl& ticket, const Plan& plan);
+  void release(Ticket::Impl& ticket);
+  void settle_content(Ticket::Impl& ticket, const Outcome& outcome, const Account& account);
+  Account account(const Ticket::Impl& ticket, const Outcome& outcome);
+  void count(const Ticket::Impl& ticket, const Outcome& outcome, const Account& account);
+  void measure(const Ticket::Impl& ticket, const Outcome& outcome);
+  bool impossible(const Ticket::Impl& ticket, std::uint64_t cached) const;
+  void drop_contents(SlotContent content);
+  void reset_slots(std::size_t slots, SlotContent content);
+  void notify() {
+    if (wake) {
+      wake();
+    }
+  }
+};
+
+std::vector<SlotView> Engine::Impl::view(const Query& query) const {
+  std::vector<SlotView> views;
+  views.reserve(pool.size());
+  const auto now = clock();
+  for (std::uint32_t i = 0; i < pool.size(); ++i) {
+    const Slot& slot = pool[i];
+    SlotView view{.index = i, .idle = !slot.leased && !slot.fenced, .last_used = slot.last_used};
+    const Ticket::Impl* user = lessee[i];
+    if (user == nullptr || user->slot != i) {
+      view.empty = slot.content == SlotContent::empty;
+      view.common = pool.common(i, query.scope, query.tokens);
+      view.held = slot.tokens.size() + slot.unknown_tail;
+    } else if (user->tokens_known && user->scope == query.scope) {
+      view.busy = !slot.fenced;
+      view.common = common_prefix(user->tokens, query.tokens);
+      view.held = user->tokens.size();
+      view.remaining_ms =
+          service_ms > 0 ? std::max(service_ms - milliseconds(now - slot.leased_at), service_ms / 4)
+                         : -1;
+    }
+    views.push_back(view);
+  }
+  return views;
+}
+
+Plan Engine::Impl::choose(const Query& query, std::uint64_t available) const {
+  const bool no_reuse = query.bypass == Reason::cache_prompt_false;
+  const PlanQuery plan_query{
+      .prompt = query.tokens.size(),
+      .available = available,
+      .reuse = !no_reuse && !query.bypass,
+      .leave_to_backend =
+          !query.slot && ((query.bypass && !no_reuse) || query.sequences > 1 || !facts.pinning),
+      .slot = query.slot,
+      .patience_ms = static_cast<double>(query.patience.count()),
+  };
+  const PlanWorld world{
+      .tick = pool.tick(),
+      .prefill_ms_per_token = prefill_rate(),
+      .own_cache_trust = facts.own_cache ? own_cache_trust : 0,
+  };
+  Plan result = plan(view(query), plan_query, world);
+  if (result.action == Plan::Action::leave_to_backend && plan_query.leave_to_backend) {
+    result.reason = query.bypass          ? *query.bypass
+                    : query.sequences > 1 ? Reason::several_answers
+                                          : Reason::pinning_off;
+  }
+  const std::size_t needed = std::min<std::size_t>(query.sequences, pool.size());
+  if (result.action == Plan::Action::leave_to_backend && pool.idle() < needed) {
+    result.action = Plan::Action::wait;
+  }
+  return result;
+}
+
+// A pinned ticket leases its slot. One that leaves the choice to the backend leases every idle slot
+// until it is known which it got; where slots do not matter anyway (pinning off), any will do for
+// counting.
+void Engine::Impl::lease(Ticket::Impl& ticket, const Plan& plan) {
+  std::size_t wanted = pool.size();
+  if (plan.action == Plan::Action::run) {
+    ticket.slot = plan.slot;
+    ticket.claimed = {plan.slot};
+    ticket.settled = true;
+    ticket.common = pool.common(plan.slot, ticket.scope, ticket.tokens);
+    if (pool[plan.slot].erase_first) {
+      ticket.steps.push_back({.kind = Step::Kind::erase, .slot = {.index = plan.slot}});
+    }
+    wanted = 0;
+  } else if (!facts.pinning) {
+    wanted = std::min<std::size_t>(ticket.sequences, pool.size());
+    ticket.settled = true;
+  }
+  for (std::uint32_t i = 0; i < pool.size() && ticket.claimed.size() < wanted; ++i) {
+    if (!pool[i].leased && !pool[i].fenced) {
+      ticket.claimed.push_back(i);
+    }
+  }
+  for (const std::uint32_t i : ticket.claimed) {
+    pool.lease(i, ticket.started);
+    lessee[i] = &ticket;
+  }
+}
+
+void Engine::Impl::release(Ticket::Impl& ticket) {
+  for (const std::uint32_t i : ticket.claimed) {
+    if (i < lessee.size() && lessee[i] == &ticket) {
+      lessee[i] = nullptr;
+      pool.release(i);
+    }
+  }
+  ticket.claimed.clear();
+}
+
+// More reuse than any prompt we know of allows. A known prompt may be followed by what was
+// generated after it.
+bool Engine::Impl::impossible(const Ticket::Impl& ticket, std::uint64_t cached) const {
+  if (!ticket.tokens_known) {
+    return false;
+  }
+  if (cached > ticket.tokens.size()) {
+    return true;
+  }
+  return !foreign && cached > std::max(ticket.available, ticket.common) + longest_answer;
+}
+
+Account Engine::Impl::account(const Ticket::Impl& ticket, const Outcome& outcome) {
+  Account result{.predicted = ticket.predicted};
+  result.reused = outcome.cached_tokens.value_or(0);
+  if (ticket.bypass) {
+    result.cache_class = CacheClass::bypass;
+  } else if (outcome.cached_tokens) {
+    result.cache_class = result.reused >= options.min_reuse_for_hit ? CacheClass::hit
+                         : result.reused > 0                        ? CacheClass::soft_hit
+                                                                    : CacheClass::miss;
+  }
+  if (outcome.ending == Ending::completed) {
+    result.tokenization_mismatch = ticket.tokens_known && outcome.prompt_tokens &&
+                                   *outcome.prompt_tokens != ticket.tokens.size();
+    result.integrity_fault = outcome.cached_tokens && impossible(ticket, *outcome.cached_tokens);
+  }
+  return result;
+}
+
+void Engine::Impl::count(const Ticket::Impl& ticket, const Outcome& outcome,
+                         const Account& account) {
+  ++stats.requests_total;
+  if (outcome.ending == Ending::cancelled) {
+    ++stats.requests_cancelled;
+    return;
+  }
+  if (outcome.ending != Ending::completed) {
+    ++stats.requests_failed;
+    stats.progress_timeouts_total += outcome.ending == Ending::stalled ? 1 : 0;
+    return;
+  }
+  ++stats.requests_completed;
+  switch (account.cache_class) {
+    case CacheClass::hit: ++stats.class_hit; break;
+    case CacheClass::soft_hit: ++stats.class_soft_hit; break;
+    case CacheClass::miss: ++stats.class_miss; break;
+    case CacheClass::bypass: ++stats.class_bypass; break;
+    case CacheClass::unreported: ++stats.class_unreported; break;
+  }
+  const std::uint64_t prompt = outcome.prompt_tokens.value_or(ticket.tokens.size());
+  stats.prompt_tokens_total += prompt;
+  stats.available_tokens_total += ticket.available;
+  stats.predicted_tokens_total += ticket.predicted;
+  stats.tokenization_mismatch_total += account.tokenization_mismatch ? 1 : 0;
+  stats.integrity_faults_total += account.integrity_fault ? 1 : 0;
+  if (outcome.cached_tokens && !account.integrity_fault) {
+    stats.reused_tokens_total += account.reused;
+    stats.computed_tokens_total += prompt - std::min(prompt, account.reused);
+    stats.saved_ms_total += static_cast<double>(account.reused) * prefill_rate();
+  }
+}
+
+void Engine::Impl::measure(const Ticket::Impl& ticket, const Outcome& outcome) {
+  if (outcome.ending != Ending::completed) {
+    return;
+  }
+  smooth(service_ms, milliseconds(clock() - ticket.started));
+  longest_answer = std::max(longest_answer, outcome.generated_tokens);
+  const std::uint64_t cached = outcome.cached_tokens.value_or(0);
+  const std::uint64_t prompt = outcome.prompt_tokens.value_or(0);
+  if (outcome.prompt_ms > 0 && prompt >= cached + kMinMeasuredTokens) {
+    smooth(prefill_ms, outcome.prompt_ms / static_cast<double>(prompt - cached));
+  }
+  if (ticket.reason == Reason::backend_cache && outcome.cached_tokens && ticket.available > 0) {
+    const double share = static_cast<double>(cached) / static_cast<double>(ticket.available);
+    own_cache_trust += 0.5 * (std::min(share, 1.0) - own_cache_trust);
+  }
+}
+
+void Engine::Impl::settle_content(Ticket::Impl& ticket, const Outcome& outcome,
+                                  const Account& account) {
+  const bool one_slot = ticket.settled && ticket.claimed.size() == 1 && facts.pinning;
+  for (const std::uint32_t i : ticket.claimed) {
+    if (i >= pool.size() || lessee[i] != &ticket) {
+      continue;
+    }
+    if (account.integrity_fault) {
+      pool.erase_before_use(i);
+      continue;
+    }
+    const bool exact =
+        one_slot && ticket.tokens_known && ticket.sequences == 1 && !account.tokenization_mismatch;
+    const bool gentle = outcome.ending == Ending::cancelled || outcome.ending == Ending::refused;
+    if (exact && outcome.ending == Ending::completed) {
+      Tokens held = ticket.tokens;
+      // The last generated token was sampled but never computed, so the slot does not hold it.
+      const std::size_t known =
+          outcome.generated.size() == outcome.generated_tokens && !outcome.generated.empty()
+              ? outcome.generated.size() - 1
+              : 0;
+      held.insert(held.end(), outcome.generated.begin(),
+                  outcome.generated.begin() + static_cast<std::ptrdiff_t>(known));
+      pool.hold(i, ticket.scope, std::move(held),
+                known > 0 ? 0 : std::max<std::uint64_t>(outcome.generated_tokens, 1) - 1);
+    } else if (exact && gentle && outcome.computed) {
+      pool.hold(i, ticket.scope, ticket.tokens,
+                std::max<std::uint64_t>(outcome.generated_tokens, 1));
+    } else if (exact && gentle && ticket.slot && ticket.common > 0 && !facts.own_cache) {
+      // Whether or not the backend had begun, what both had in common is still there.
+      ticket.tokens.resize(ticket.common);
+      pool.hold(i, ticket.scope, std::move(ticket.tokens), 1);
+    } else {
+      pool.set_unknown(i);
+    }
+  }
+}
+
+void Engine::Impl::reset_slots(std::size_t slots, SlotContent content) {
+  ++epoch;
+  pool = SlotPool(slots, content);
+  lessee.assign(slots, nullptr);
+}
+
+void Engine::Impl::drop_contents(SlotContent content) {
+  ++epoch;
+  own_cache_trust = 1.0;
+  for (std::uint32_t i = 0; i < pool.size(); ++i) {
+    pool.fence(i, false);
+    content == SlotContent::empty ? pool.set_empty(i) : pool.set_unknown(i);
+  }
+}
+
+Engine::Engine(const EngineOptions& options, Clock clock)
+    : impl_(std::make_shared<Impl>(options, std::move(clock))) {}
+Engine::~Engine() = default;
+Engine::Engine(Engine&&) noexcept = default;
+Engine& Engine::operator=(Engine&&) noexcept = default;
+
+Result<Ticket> Engine::begin(const Query& query) {
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->pool.idle() == 0) {
+    return Error{Errc::busy, "no slot is free"};
+  }
+  const bool known = !query.tokens.empty();
+  const std::uint64_t available =
+      known && !query.bypass ? impl_->tree.match(query.scope, query.tokens).tokens : 0;
+  const Plan plan = impl_->choose(query, available);
+  if (plan.action == Plan::Action::wait) {
+    return Error{Errc::busy, "a better slot is busy"};
+  }
+  auto ticket = std::make_unique<Ticket::Impl>();
+  ticket->engine = impl_;
+  ticket->epoch = impl_->epoch;
+  ticket->scope = query.scope;
+  ticket->tokens.assign(query.tokens.begin(), query.tokens.end());
+  ticket->tokens_known = known;
+  ticket->bypass = query.bypass ? query.bypass
+                   : plan.reason == Reason::pinning_off || plan.reason == Reason::several_answers
+                       ? std::optional(plan.reason)
+                       : std::nullopt;
+  ticket->reason = query.bypass ? *query.bypass : plan.reason;
+  ticket->sequences = query.sequences;
+  ticket->available = available;
+  ticket->min_hit = impl_->options.min_reuse_for_hit;
+  ticket->predicted = plan.predicted;
+  ticket->may_reuse = query.bypass != Reason::cache_prompt_false;
+  ticket->started = impl_->clock();
+  impl_->lease(*ticket, plan);
+  return Ticket(std::move(ticket));
+}
+
+void Engine::on_slot_free(std::function<void()> wake) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->wake = std::move(wake);
+}
+
+void Engine::backend_changed(const BackendFacts& facts) {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->facts = facts;
+    impl_->own_cache_trust = 1.0;
+    impl_->reset_slots(facts.slots, SlotContent::unknown);
+    impl_->foreign = facts.slots_used.empty();
+    for (std::uint32_t i = 0; i < facts.slots_used.size() && i < facts.slots; ++i) {
+      if (facts.slots_used[i]) {
+        impl_->foreign = true;
+      } else {
+        impl_->pool.set_empty(i);
+      }
+    }
+  }
+  impl_->notify();
+}
+
+void Engine::backend_restarted() {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    ++impl_->stats.upstream_restarts_total;
+    impl_->foreign = false;
+    impl_->drop_contents(SlotContent::empty);
+  }
+  impl_->notify();
+}
+
+void Engine::backend_slept() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->drop_contents(SlotContent::empty);
+}
+
+void Engine::set_pinning(bool on) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->facts.pinning = on;
+}
+
+void Engine::forget_residency() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->drop_contents(SlotContent::unknown);
+}
+
+std::vector<std::uint32_t> Engine::fenced() const {
+  const std::lock_guard lock(impl_->mutex);
+  std::vector<std::uint32_t> result;
+  for (std::uint32_t i = 0; i < impl_->pool.size(); ++i) {
+    if (impl_->pool[i].fenced) {
+      result.push_back(i);
+    }
+  }
+  return result;
+}
+
+void Engine::unfence(std::uint32_t slot) {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (slot >= impl_->pool.size()) {
+      return;
+    }
+    impl_->pool.fence(slot, false);
+  }
+  impl_->notify();
+}
+
+std::size_t Engine::slots() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->pool.size();
+}
+
+std::size_t Engine::idle_slots() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->pool.idle();
+}
+
+std::vector<SlotInfo> Engine::slot_table() const {
+  const std::lock_guard lock(impl_->mutex);
+  std::vector<SlotInfo> table;
+  for (std::uint32_t i = 0; i < impl_->pool.size(); ++i) {
+    const Slot& slot = impl_->pool[i];
+    table.push_back({.content = slot.content,
+                     .known_tokens = slot.tokens.size(),
+                     .unknown_tail = slot.unknown_tail,
+                     .leased = slot.leased,
+                     .fenced = slot.fenced,
+                     .last_used = slot.last_used});
+  }
+  return table;
+}
+
+Stats Engine::stats() const {
+  const std::lock_guard lock(impl_->mutex);
+  Stats result = impl_->stats;
+  result.slots_total = impl_->pool.size();
+  result.slots_busy = impl_->pool.leased();
+  result.slots_fenced = impl_->pool.fenced();
+  result.prefill_ms_per_token = impl_->prefill_rate();
+  result.tree_blocks = impl_->tree.blocks();
+  result.tree_bytes = impl_->tree.bytes();
+  result.pinning = impl_->facts.pinning ? 1 : 0;
+  result.own_cache = impl_->trusts_own_cache() ? 1 : 0;
+  return result;
+}
+
+Ticket::Ticket(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+Ticket::Ticket(Ticket&&) noexcept = default;
+Ticket& Ticket::operator=(Ticket&& other) noexcept {
+  if (this != &other) {
+    if (impl_ != nullptr) {
+      std::move(*this).finish({.ending = Ending::cancelled});
+    }
+    impl_ = std::move(other.impl_);
+  }
+  return *this;
+}
+
+Ticket::~Ticket() {
+  if (impl_ != nullptr) {
+    std::move(*this).finish({.ending = Ending::cancelled});
+  }
+}
+
+std::optional<SlotId> Ticket::slot() const noexcept {
+  return impl_->slot ? std::optional(SlotId{.index = *impl_->slot}) : std::nullopt;
+}
+std::uint64_t Ticket::predicted() const noexcept {
+  return impl_->predicted;
+}
+std::uint64_t Ticket::available() const noexcept {
+  return impl_->available;
+}
+Reason Ticket::reason() const noexcept {
+  return impl_->reason;
+}
+bool Ticket::may_reuse() const noexcept {
+  return impl_->may_reuse;
+}
+std::span<const Step> Ticket::steps() const noexcept {
+  return impl_->steps;
+}
+bool Ticket::settled() const noexcept {
+  return impl_->settled;
+}
+
+CacheClass Ticket::predicted_class() const noexcept {
+  if (impl_->bypass) {
+    return CacheClass::bypass;
+  }
+  return impl_->predicted >= impl_->min_hit ? CacheClass::hit
+         : impl_->predicted > 0             ? CacheClass::soft_hit
+                                            : CacheClass::miss;
+}
+
+void Ticket::step_done(std::size_t index, const Status& status) {
+  TOKI_CHECK(index < impl_->steps.size());
+  const std::lock_guard lock(impl_->engine->mutex);
+  const std::uint32_t slot = impl_->steps[index].slot.index;
+  if (slot >= impl_->engine->pool.size() || impl_->epoch != impl_->engine->epoch) {
+    return;
+  }
+  if (status) {
+    impl_->engine->pool.set_empty(slot);
+  } else {
+    impl_->may_reuse = false;  // it could not be erased, so it must be computed over
+  }
+}
+
+void Ticket::sent() noexcept {
+  const std::lock_guard lock(impl_->engine->mutex);
+  impl_->sent = true;
+  impl_->engine->foreign = impl_->engine->foreign || !impl_->tokens_known;
+}
+
+void Ticket::settle(std::span<const std::uint32_t> in_use) {
+  {
+    const std::lock_guard lock(impl_->engine->mutex);
+    if (impl_->settled || in_use.empty() || impl_->epoch != impl_->engine->epoch) {
+      return;
+    }
+    const auto working = [&](std::uint32_t slot) {
+      return std::find(in_use.begin(), in_use.end(), slot) != in_use.end();
+    };
+    if (std::none_of(impl_->claimed.begin(), impl_->claimed.end(), working)) {
+      return;
+    }
+    for (const std::uint32_t slot : impl_->claimed) {
+      if (!working(slot)) {
+        impl_->engine->lessee[slot] = nullptr;
+        impl_->engine->pool.release(slot);
+      }
+    }
+    std::erase_if(impl_->claimed, [&](std::uint32_t slot) { return !working(slot); });
+    impl_->settled = true;
+  }
+  impl_->engine->notify();
+}
+
+Account Ticket::finish(const Outcome& outcome) && {
+  const auto ticket = std::move(impl_);
+  TOKI_CHECK(ticket != nullptr);
+  const auto engine = ticket->engine;
+  Account account;
+  {
+    const std::lock_guard lock(engine->mutex);
+    account = engine->account(*ticket, outcome);
+    engine->count(*ticket, outcome, account);
+    const bool current = ticket->epoch == engine->epoch;
+    if (current && ticket->sent) {
+      engine->measure(*ticket, outcome);
+      engine->settle_content(*ticket, outcome, account);
+      if (outcome.ending == Ending::completed && ticket->tokens_known &&
+          !account.tokenization_mismatch && !account.integrity_fault) {
+        engine->tree.insert(ticket->scope, ticket->tokens);
+        engine->foreign =
+            engine->foreign || engine->tree.blocks() >= engine->options.tree.max_blocks;
+      }
+      if (outcome.ending == Ending::stalled && ticket->slot) {
+        engine->pool.fence(*ticket->slot, true);
+      }
+    } else if (!current && ticket->sent) {
+      for (const std::uint32_t slot : ticket->claimed) {
+        if (slot < engine->pool.size() && engine->lessee[slot] == ticket.get()) {
+          engine->pool.set_unknown(slot);
+        }
+      }
+    }
+    engine->release(*ticket);
+  }
+  engine->notify();
+  return account;
+}
+
+}  // namespace toki

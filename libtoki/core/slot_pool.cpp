@@ -1,0 +1,93 @@
+#include <toki/result.hpp>
+#include <toki/slot_pool.hpp>
+
+#include <algorithm>
+
+namespace toki {
+
+SlotPool::SlotPool(std::size_t slots, SlotContent content) : slots_(slots) {
+  for (Slot& slot : slots_) {
+    slot.content = content;
+  }
+}
+
+const Slot& SlotPool::operator[](std::size_t index) const {
+  TOKI_CHECK(index < slots_.size());
+  return slots_[index];
+}
+
+Slot& SlotPool::at(std::size_t index) {
+  TOKI_CHECK(index < slots_.size());
+  return slots_[index];
+}
+
+std::size_t SlotPool::idle() const noexcept {
+  return static_cast<std::size_t>(std::count_if(
+      slots_.begin(), slots_.end(), [](const Slot& s) { return !s.leased && !s.fenced; }));
+}
+
+std::size_t SlotPool::leased() const noexcept {
+  return static_cast<std::size_t>(
+      std::count_if(slots_.begin(), slots_.end(), [](const Slot& s) { return s.leased; }));
+}
+
+std::size_t SlotPool::fenced() const noexcept {
+  return static_cast<std::size_t>(
+      std::count_if(slots_.begin(), slots_.end(), [](const Slot& s) { return s.fenced; }));
+}
+
+std::size_t SlotPool::common(std::size_t index, const Scope& scope, TokenSpan prompt) const {
+  const Slot& slot = (*this)[index];
+  if (slot.content != SlotContent::known || slot.erase_first || !(slot.scope == scope)) {
+    return 0;
+  }
+  return common_prefix(slot.tokens, prompt);
+}
+
+void SlotPool::lease(std::size_t index, std::chrono::steady_clock::time_point now) {
+  Slot& slot = at(index);
+  TOKI_CHECK(!slot.leased && !slot.fenced);
+  slot.leased = true;
+  slot.leased_at = now;
+  slot.last_used = ++tick_;
+}
+
+void SlotPool::release(std::size_t index) {
+  at(index).leased = false;
+}
+
+void SlotPool::fence(std::size_t index, bool on) {
+  at(index).fenced = on;
+}
+
+void SlotPool::hold(std::size_t index, const Scope& scope, Tokens tokens,
+                    std::uint64_t unknown_tail) {
+  Slot& slot = at(index);
+  slot.content = SlotContent::known;
+  slot.scope = scope;
+  slot.tokens = std::move(tokens);
+  slot.unknown_tail = unknown_tail;
+  slot.erase_first = false;
+}
+
+void SlotPool::set_empty(std::size_t index) {
+  Slot& slot = at(index);
+  slot.content = SlotContent::empty;
+  slot.tokens = {};
+  slot.unknown_tail = 0;
+  slot.erase_first = false;
+}
+
+void SlotPool::set_unknown(std::size_t index) {
+  Slot& slot = at(index);
+  slot.content = SlotContent::unknown;
+  slot.tokens = {};
+  slot.unknown_tail = 0;
+}
+
+void SlotPool::erase_before_use(std::size_t index) {
+  set_unknown(index);
+  at(index).erase_first = true;
+}
+
+}  // namespace toki
