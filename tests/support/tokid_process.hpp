@@ -1,0 +1,151 @@
+// tokid as a child process, and the rig most network tests use: a scripted upstream with tokid in
+// front of it.
+//
+// Threads:   one object, one thread; two threads of its own collect stdout and stderr.
+// Ownership: owns the process and its data directory; the destructor ends both (SIGKILL if need
+// be).
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <sys/types.h>
+#include <thread>
+#include <vector>
+
+#include "raw_client.hpp"
+#include "scripted_upstream.hpp"
+#include "wait.hpp"
+
+namespace toki::test {
+
+/// Sanitizers multiply memory and time: tests with such limits ask.
+constexpr bool sanitized() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return true;
+#else
+  return false;
+#endif
+}
+
+/// A program with collected output. TOKID in the environment replaces the built tokid.
+class Process {
+ public:
+  Process(const std::string& program, const std::vector<std::string>& arguments);
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  pid_t pid() const { return pid_; }
+  std::string out() const;
+  std::string err() const;
+  void signal(int number) const;
+  void kill();  ///< SIGKILL, and waits
+  /// Exit code (128 + N when signal N ended it), or nothing when it still runs at the limit.
+  std::optional<int> wait_exit(milliseconds limit = milliseconds(10000));
+  bool running() { return !wait_exit(milliseconds(0)).has_value(); }
+
+ private:
+  void collect(int fd, std::string& into);
+
+  pid_t pid_ = -1;
+  std::optional<int> code_;
+  Fd out_fd_, err_fd_;
+  mutable std::mutex mutex_;
+  std::string out_, err_;
+  std::thread out_reader_, err_reader_;
+};
+
+std::string tokid_path();
+
+struct SlotView {
+  int id = -1;
+  std::string state;
+  int tokens = -1;
+  int known_tokens = -1;
+};
+
+class TokidProcess {
+ public:
+  /// Starts tokid with --listen on a free port, a temporary --data-dir, --probe-interval-ms 100 and
+  /// `options` (which win over these), then `program` after `--`. Returns when it has said where it
+  /// listens; throws when it did not.
+  explicit TokidProcess(const std::string& backend_url, std::vector<std::string> options = {},
+                        std::vector<std::string> program = {});
+
+  int port() const { return port_; }
+  Process& process() { return process_; }
+  std::string log() const { return process_.err(); }
+  const std::string& data_dir() const { return data_dir_.path(); }
+
+  /// Waits until GET /toki/health answers 200.
+  bool wait_ready(milliseconds limit = milliseconds(15000)) const;
+  int health_status() const;  ///< 0 when it cannot be reached
+
+  std::map<std::string, double> stats() const;
+  double stat(const std::string& name) const;  ///< NaN when it is missing
+  bool wait_stat(const std::string& name, double value,
+                 milliseconds limit = milliseconds(10000)) const;
+  std::vector<SlotView> slots() const;
+  SlotView slot(int id) const;
+
+  long open_descriptors() const;
+  long memory_kib() const;       ///< VmRSS
+  long peak_memory_kib() const;  ///< VmHWM
+
+ private:
+  TemporaryDirectory data_dir_;
+  Process process_;
+  int port_ = 0;
+};
+
+/// The answer to a request that is cached, with what toki and the upstream said about it.
+struct Answer {
+  HttpResponse http;
+  int status = 0;
+  std::string cache;   ///< x-toki-cache
+  int reused = -1;     ///< x-toki-reused, -1 when missing
+  std::string slot;    ///< x-toki-slot
+  std::string reason;  ///< x-toki-reason
+  int cache_n = -1;    ///< timings.cache_n of the answer
+  int prompt_n = -1;
+  int prompt_tokens = -1;  ///< usage.prompt_tokens
+  int cached_tokens = -1;  ///< usage.prompt_tokens_details.cached_tokens
+};
+Answer as_answer(HttpResponse response);
+
+/// A scripted upstream and a tokid in front of it that has finished its start; the upstream's log
+/// is empty.
+class Rig {
+ public:
+  explicit Rig(Behaviour behaviour = {}, std::vector<std::string> options = {});
+
+  ScriptedUpstream up;
+  TokidProcess tokid;
+
+  int port() const { return tokid.port(); }
+  Answer chat(std::string_view body) const { return post("/v1/chat/completions", body); }
+  Answer post(std::string_view path, std::string_view body) const {
+    return as_answer(post_json(port(), path, body));
+  }
+};
+
+// Conversations, in the notation of the case list.
+struct Message {
+  std::string role;
+  std::string content;  ///< raw JSON
+};
+Message S(std::string_view text);
+Message M(std::string_view text);
+Message R(std::string_view text);
+Message M_json(std::string_view raw_content);
+std::string W(int words);  ///< "w1 w2 ... wN"
+/// {"model":"m","messages":[...]EXTRA}; `extra` is raw, for example `,"stream":true`.
+std::string cc(const std::vector<Message>& messages, std::string_view extra = {});
+
+/// `received` as a forwarded `sent`: the same bytes, but for "id_slot" and "cache_prompt" right
+/// behind the first `{`. Returns "" when it is so, else what is wrong.
+std::string forwarding_fault(std::string_view sent, std::string_view received);
+
+}  // namespace toki::test
