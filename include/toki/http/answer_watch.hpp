@@ -65,6 +65,8 @@ class TOKI_EXPORT AnswerWatch {
   static constexpr std::size_t kMaxWatchedBytes = std::size_t{16} << 20;
 
   explicit AnswerWatch(AnswerKind kind = AnswerKind::other);
+  AnswerWatch(const AnswerWatch&) = delete;
+  AnswerWatch& operator=(const AnswerWatch&) = delete;
   AnswerWatch(AnswerWatch&&) noexcept;
   AnswerWatch& operator=(AnswerWatch&&) noexcept;
   ~AnswerWatch();
@@ -94,14 +96,14 @@ class TOKI_EXPORT AnswerWatch {
   AnswerKind kind_;
   AnswerFacts facts_;
   std::unique_ptr<Reader> reader_;
-  std::string line_;         // the unfinished SSE line
-  std::string data_;         // data of the SSE event, or the JSON body, so far
-  bool first_line_ = true;   // a byte order mark may stand here
-  bool after_cr_ = false;    // the last byte was CR: a following LF belongs to it
-  bool crlf_ = true;         // no CR without LF was seen yet
-  bool in_event_ = false;    // a field of the present event was seen
-  bool has_data_ = false;    // one of them was `data`
-  bool too_long_ = false;    // data_ was given up
+  std::string line_;        // the unfinished SSE line
+  std::string data_;        // data of the SSE event, or the JSON body, so far
+  bool first_line_ = true;  // a byte order mark may stand here
+  bool after_cr_ = false;   // the last byte was CR: a following LF belongs to it
+  bool crlf_ = true;        // no CR without LF was seen yet
+  bool in_event_ = false;   // a field of the present event was seen
+  bool has_data_ = false;   // one of them was `data`
+  bool too_long_ = false;   // data_ was given up
 };
 
 }  // namespace toki::http
