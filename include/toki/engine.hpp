@@ -61,7 +61,9 @@ TOKI_EXPORT std::string_view to_string(Reason value) noexcept;
 
 struct Query {
   Scope scope;
-  TokenSpan tokens;                   ///< the whole prompt; empty when it is not known
+  TokenSpan tokens;  ///< the whole prompt; empty when it is not known
+  bool surrogate =
+      false;  ///< `tokens` order requests by what they share, but are not the exact prompt
   std::optional<Reason> bypass;       ///< set: toki has no say, for this reason
   std::uint32_t sequences = 1;        ///< how many slots the request will take in the backend
   std::optional<std::uint32_t> slot;  ///< the client's own choice, already checked against slots()
@@ -103,6 +105,8 @@ struct Account {
   bool integrity_fault = false;
 };
 
+TOKI_EXPORT std::string_view to_string(Ending value) noexcept;
+
 class Engine;
 
 /// The right to use a slot for one request. Move-only. A ticket that dies without finish() counts
@@ -132,8 +136,12 @@ class TOKI_EXPORT Ticket {
   /// For tickets without a slot: these slots are the ones it works in; the others are free again.
   void settle(std::span<const std::uint32_t> in_use);
   bool settled() const noexcept;
+  /// How many of these slots the ticket holds.
+  std::size_t claimed_among(std::span<const std::uint32_t> slots) const noexcept;
 
   Account finish(const Outcome& outcome) &&;
+  /// Ends the ticket without counting it: it was no request. `touched` slots hold `content` now.
+  void dismiss(std::span<const std::uint32_t> touched, SlotContent content) &&;
 
  private:
   friend class Engine;

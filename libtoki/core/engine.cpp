@@ -50,12 +50,24 @@ std::string_view to_string(Reason value) noexcept {
   return "unknown";
 }
 
+std::string_view to_string(Ending value) noexcept {
+  switch (value) {
+    case Ending::completed: return "completed";
+    case Ending::refused: return "refused_by_backend";
+    case Ending::failed: return "failed";
+    case Ending::cancelled: return "cancelled";
+    case Ending::stalled: return "stalled";
+  }
+  return "failed";
+}
+
 struct Ticket::Impl {
   std::shared_ptr<Engine::Impl> engine;
   std::uint64_t epoch = 0;  // of the backend's contents; an older ticket records nothing
   Scope scope;
   Tokens tokens;
   bool tokens_known = false;
+  bool surrogate = false;
   std::optional<Reason> bypass;
   Reason reason = Reason::displaced;
   std::optional<std::uint32_t> slot;  // pinned
@@ -212,7 +224,7 @@ void Engine::Impl::release(Ticket::Impl& ticket) {
 // More reuse than any prompt we know of allows. A known prompt may be followed by what was
 // generated after it.
 bool Engine::Impl::impossible(const Ticket::Impl& ticket, std::uint64_t cached) const {
-  if (!ticket.tokens_known) {
+  if (!ticket.tokens_known || ticket.surrogate) {
     return false;
   }
   if (cached > ticket.tokens.size()) {
@@ -232,7 +244,8 @@ Account Engine::Impl::account(const Ticket::Impl& ticket, const Outcome& outcome
                                                                     : CacheClass::miss;
   }
   if (outcome.ending == Ending::completed) {
-    result.tokenization_mismatch = ticket.tokens_known && outcome.prompt_tokens &&
+    result.tokenization_mismatch = ticket.tokens_known && !ticket.surrogate &&
+                                   outcome.prompt_tokens &&
                                    *outcome.prompt_tokens != ticket.tokens.size();
     result.integrity_fault = outcome.cached_tokens && impossible(ticket, *outcome.cached_tokens);
   }
@@ -366,6 +379,7 @@ Result<Ticket> Engine::begin(const Query& query) {
   ticket->scope = query.scope;
   ticket->tokens.assign(query.tokens.begin(), query.tokens.end());
   ticket->tokens_known = known;
+  ticket->surrogate = query.surrogate;
   ticket->bypass = query.bypass ? query.bypass
                    : plan.reason == Reason::pinning_off || plan.reason == Reason::several_answers
                        ? std::optional(plan.reason)
@@ -556,7 +570,7 @@ void Ticket::step_done(std::size_t index, const Status& status) {
 void Ticket::sent() noexcept {
   const std::lock_guard lock(impl_->engine->mutex);
   impl_->sent = true;
-  impl_->engine->foreign = impl_->engine->foreign || !impl_->tokens_known;
+  impl_->engine->foreign = impl_->engine->foreign || !impl_->tokens_known || impl_->surrogate;
 }
 
 void Ticket::settle(std::span<const std::uint32_t> in_use) {
@@ -616,6 +630,23 @@ Account Ticket::finish(const Outcome& outcome) && {
   }
   engine->notify();
   return account;
+}
+
+void Ticket::dismiss(std::span<const std::uint32_t> touched, SlotContent content) && {
+  const auto ticket = std::move(impl_);
+  TOKI_CHECK(ticket != nullptr);
+  const auto engine = ticket->engine;
+  {
+    const std::lock_guard lock(engine->mutex);
+    for (const std::uint32_t slot : touched) {
+      if (slot < engine->pool.size() && engine->lessee[slot] == ticket.get()) {
+        content == SlotContent::empty ? engine->pool.set_empty(slot)
+                                      : engine->pool.set_unknown(slot);
+      }
+    }
+    engine->release(*ticket);
+  }
+  engine->notify();
 }
 
 }  // namespace toki

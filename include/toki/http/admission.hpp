@@ -1,0 +1,62 @@
+// Admission: the queue in front of the slots. Requests that find no slot wait here in order of
+// arrival, bounded in number and time; one that waits for a certain busy slot lets others pass to
+// slots it does not want.
+//
+// Threads:   the executor's; one thread or strand at a time. It takes the engine's on_slot_free.
+// Ownership: the Engine must outlive it; it must outlive its waiters.
+// Errors:    Errc::busy: the queue is full; timed_out: waited too long; unavailable: the backend
+// has no slots now. Cost:      each freed slot asks the engine once per waiter, in order, until no
+// slot is idle.
+#pragma once
+
+#include <toki/engine.hpp>
+#include <toki/export.hpp>
+#include <toki/http/upstream.hpp>
+#include <toki/result.hpp>
+#include <toki/stats.hpp>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+
+namespace toki::http {
+
+struct AdmissionLimits {
+  std::size_t length = 256;  ///< most requests that wait
+  Millis wait{60000};        ///< longest wait
+  Millis slot_wait{1000};    ///< of that, longest wait for a better slot while others are idle
+};
+
+class TOKI_EXPORT Admission {
+ public:
+  Admission(boost::asio::any_io_executor executor, Engine& engine, AdmissionLimits limits);
+  ~Admission();
+  Admission(const Admission&) = delete;
+  Admission& operator=(const Admission&) = delete;
+
+  /// Waits for a ticket. Leaving the coroutine (the client left) takes the request out of the queue
+  /// at once. `query` must stay valid until it returns.
+  boost::asio::awaitable<Result<Ticket>> acquire(const Query& query);
+
+  std::size_t length() const noexcept;
+  void add_to(Stats& stats) const noexcept;
+
+ private:
+  struct Waiter;
+  struct Place;
+  void serve_waiters();
+  bool try_admit(Waiter& waiter);
+
+  boost::asio::any_io_executor executor_;
+  Engine& engine_;
+  AdmissionLimits limits_;
+  std::list<Waiter*> waiters_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::uint64_t full_ = 0, timeouts_ = 0, slot_waits_ = 0, left_ = 0;
+};
+
+}  // namespace toki::http

@@ -1,0 +1,114 @@
+// AnswerWriter: one answer on its way to one client: head, body in pieces as they come, comments
+// that keep a waiting stream alive, and errors in the form that the state of the answer still
+// allows.
+//
+// Threads:   one thread (or strand); body() and the comments may be under way in two coroutines of
+// it. Ownership: must not outlive the client's stream. Errors:    a client that is gone or does not
+// read for kWriteLimit ends the coroutine with an exception
+//            (boost::system::system_error); cancellation too.
+// Cost:      one gather write per piece; nothing is copied or held back.
+#pragma once
+
+#include <toki/export.hpp>
+#include <toki/http/upstream.hpp>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace toki::http {
+
+struct KeepAlive {
+  enum class Form : std::uint8_t {
+    comment,  ///< ": toki" and a blank line
+    line,     ///< ": toki" alone, for clients that stumble over the blank line
+    off,
+  };
+  Millis grace{5000};
+  Millis interval{5000};
+  Form form = Form::comment;
+};
+
+/// What an error says to the client; `offset` points into its body.
+struct HttpError {
+  unsigned status = 500;
+  std::string_view type;
+  std::string message;
+  std::optional<std::size_t> offset;
+  unsigned retry_after = 0;  ///< seconds; 0: no such header
+};
+
+/// {"error":{"code":…,"message":…,"type":…}}
+TOKI_EXPORT std::string error_body(const HttpError& error);
+/// The usual words for a status, for example "Not Found".
+TOKI_EXPORT std::string_view reason_phrase(unsigned status) noexcept;
+
+class TOKI_EXPORT AnswerWriter {
+ public:
+  static constexpr std::chrono::seconds kWriteLimit{120};
+
+  /// `http10`: the client cannot read chunks, so a body of unknown length ends with the connection.
+  AnswerWriter(boost::beast::tcp_stream& client, bool http10, bool keep_alive, bool head_only);
+
+  /// Header lines ("name: value\r\n") for whichever head is sent; only before it is.
+  std::string headers;
+
+  bool head_sent() const noexcept { return head_sent_; }
+  bool body_begun() const noexcept { return body_begun_; }
+  /// When the first byte of the body went out; none yet: nothing.
+  std::optional<std::chrono::steady_clock::time_point> first_body_byte() const noexcept {
+    return first_byte_;
+  }
+  /// The connection may serve another request: the answer is whole and nobody asked to close.
+  bool reusable() const noexcept { return ended_ && keep_alive_; }
+  void close_after() noexcept { keep_alive_ = false; }
+
+  /// `lines`: the end-to-end headers. Without a length the body is chunked.
+  boost::asio::awaitable<void> head(unsigned status, std::string_view reason,
+                                    std::string_view lines, std::optional<std::uint64_t> length,
+                                    bool no_body);
+  boost::asio::awaitable<void> body(std::string_view bytes);
+  boost::asio::awaitable<void> end();
+
+  /// A whole answer with a body.
+  boost::asio::awaitable<void> whole(unsigned status, std::string_view content_type,
+                                     std::string_view bytes, unsigned retry_after = 0);
+  /// Before the head: a JSON answer. In a stream that only had comments: one `data:` event. After
+  /// body bytes: nothing can be said; the connection has to be closed (reusable() stays false).
+  boost::asio::awaitable<void> error(const HttpError& error);
+  /// The same for an error that the server behind us wrote as JSON.
+  boost::asio::awaitable<void> error_event(std::string_view json);
+
+  /// The head that is about to be sent opens an event stream, so comments may go on until its first
+  /// byte.
+  void opens_event_stream() noexcept { event_stream_ = true; }
+  /// Sends a stream's head and comments from the grace period on, until the first body byte. Never
+  /// returns by itself.
+  boost::asio::awaitable<void> comments(KeepAlive settings);
+
+ private:
+  class Turn;
+  boost::asio::awaitable<void> write(std::string_view a, std::string_view b = {},
+                                     std::string_view c = {});
+
+  boost::beast::tcp_stream& client_;
+  boost::asio::steady_timer turn_;  // whoever waits for its turn to write
+  bool writing_ = false;
+  bool http10_;
+  bool keep_alive_;
+  bool head_only_;
+  bool head_sent_ = false;
+  bool event_stream_ = false;  // comments and error events may be written
+  bool chunked_ = false;
+  bool body_begun_ = false;
+  std::optional<std::chrono::steady_clock::time_point> first_byte_;
+  bool ended_ = false;
+};
+
+}  // namespace toki::http

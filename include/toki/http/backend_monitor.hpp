@@ -1,0 +1,87 @@
+// BackendMonitor: keeps the engine's picture of a llama-server true. It notices when the server
+// comes, goes, is started again, sleeps, or changes its model, tries at each start what a pinned
+// slot is worth, and frees fenced slots.
+//
+// Threads:   the executor's; one thread or strand at a time.
+// Ownership: everything given must outlive it.
+// Errors:    none; a server that is away is a state.
+// Cost:      GET /health and GET /props each interval (neither wakes a sleeping model), /slots only
+// while a slot is fenced; the
+//            trial computes some 100 tokens once per start of the server.
+#pragma once
+
+#include <toki/engine.hpp>
+#include <toki/export.hpp>
+#include <toki/http/admission.hpp>
+#include <toki/http/llama_server_backend.hpp>
+#include <toki/http/upstream.hpp>
+#include <toki/log.hpp>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace toki::http {
+
+struct MonitorOptions {
+  Millis interval{1000};
+  bool own_cache =
+      true;  ///< the server may keep prompts outside its slots (not started with --cache-ram 0)
+};
+
+class TOKI_EXPORT BackendMonitor {
+ public:
+  enum class State : std::uint8_t {
+    down,     ///< cannot be reached
+    loading,  ///< answers, but not ready
+    trying,   ///< serves; the trial is under way
+    ready,
+  };
+
+  BackendMonitor(boost::asio::any_io_executor executor, LlamaServerBackend& backend,
+                 Upstream& upstream, Engine& engine, Admission& admission, MonitorOptions options,
+                 LogSink log);
+
+  /// Runs until it is cancelled.
+  boost::asio::awaitable<void> run();
+  /// Before a request: looks again when a connection was closed on us, which a restart would do.
+  boost::asio::awaitable<void> verify();
+  /// Look at once instead of at the next interval.
+  void poke();
+
+  State state() const noexcept { return state_; }
+  bool serving() const noexcept { return state_ == State::trying || state_ == State::ready; }
+  /// Equal only while KV cache may be shared; the first part of every Scope.
+  const std::string& identity() const noexcept { return identity_; }
+
+ private:
+  boost::asio::awaitable<void> look();
+  boost::asio::awaitable<void> adopt(bool restarted);
+  boost::asio::awaitable<void> unfence();
+  boost::asio::awaitable<void> trial();
+  boost::asio::awaitable<bool> keeps_pinned_prompt();
+  void say(LogLevel level, std::string_view text) const;
+
+  boost::asio::steady_timer timer_;
+  LlamaServerBackend& backend_;
+  Upstream& upstream_;
+  Engine& engine_;
+  Admission& admission_;
+  MonitorOptions options_;
+  LogSink log_;
+  State state_ = State::down;
+  std::string identity_;        // of /props and /v1/models: the scope
+  std::string props_identity_;  // of /props alone: what each look can compare
+  std::string start_marker_;
+  bool was_away_ = false;
+  bool asleep_ = false;
+  bool needs_trial_ = false;
+  bool looking_ = false;
+};
+
+TOKI_EXPORT std::string_view to_string(BackendMonitor::State state) noexcept;
+
+}  // namespace toki::http

@@ -1,0 +1,57 @@
+// What toki has to know of a generation request: which call it is, what it asks for, and which
+// fields to add.
+//
+// Threads:   pure functions.
+// Ownership: views point into the checked Body.
+// Errors:    values: what a client has to change, as an HttpError.
+// Cost:      a look at the top-level fields; no copy of the body.
+#pragma once
+
+#include <toki/engine.hpp>
+#include <toki/export.hpp>
+#include <toki/http/answer_writer.hpp>
+#include <toki/http/body_edit.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace toki::http {
+
+/// The calls of llama-server that take a slot.
+enum class Endpoint : std::uint8_t {
+  none,         ///< no generation
+  chat,         ///< /v1/chat/completions
+  completions,  ///< /v1/completions
+  completion,   ///< native /completion, /completions
+  infill,       ///< /infill
+  responses,    ///< /v1/responses
+  messages,     ///< /v1/messages: the server ignores id_slot there, so toki only counts it
+};
+
+/// By method and raw target; a query string does not matter.
+TOKI_EXPORT Endpoint endpoint_of(std::string_view method, std::string_view target) noexcept;
+
+struct GenerationRequest {
+  Endpoint endpoint = Endpoint::none;
+  bool stream = false;
+  std::uint32_t sequences = 1;        ///< n, times the number of prompts
+  std::optional<std::uint32_t> slot;  ///< the client's own id_slot
+  std::optional<Reason> bypass;       ///< why its tokens are not looked at
+  bool known_prompt = true;   ///< tokens can be asked for (also with bypass cache_prompt_false)
+  std::string_view adapters;  ///< raw value of "lora", or empty: part of the scope
+};
+
+/// REQUIRES: endpoint is not none. `slots`: number of slots of the backend; 0: not known, then
+/// id_slot is not checked.
+TOKI_EXPORT std::variant<GenerationRequest, HttpError> read_generation_request(Endpoint endpoint,
+                                                                               const Body& body,
+                                                                               std::size_t slots);
+
+/// The fields that make the backend do what the ticket says. `slot`: none when the backend chooses.
+TOKI_EXPORT std::vector<BodyEdit> slot_edits(const GenerationRequest& request, const Body& body,
+                                             std::optional<std::uint32_t> slot, bool may_reuse);
+
+}  // namespace toki::http

@@ -1,0 +1,89 @@
+// Proxy: what happens to one client request, from its bytes to its answer. Generations get a slot
+// and are counted; everything else passes through.
+//
+// Threads:   the executor's; one thread or strand at a time; many requests at once.
+// Ownership: everything given must outlive it; it must outlive its requests.
+// Errors:    told to the client through the AnswerWriter; a client that is gone ends serve() with
+// an exception. Cost:      besides the backend's work: two exchanges to render and tokenize,
+// microseconds to plan, and the relay.
+#pragma once
+
+#include <toki/engine.hpp>
+#include <toki/export.hpp>
+#include <toki/http/admission.hpp>
+#include <toki/http/answer_writer.hpp>
+#include <toki/http/backend_monitor.hpp>
+#include <toki/http/generation_request.hpp>
+#include <toki/http/llama_server_backend.hpp>
+#include <toki/http/relay.hpp>
+#include <toki/http/upstream.hpp>
+#include <toki/stats.hpp>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/http/fields.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace toki::http {
+
+struct ClientRequest {
+  std::string_view method;
+  std::string_view target;  ///< raw
+  const boost::beast::http::fields* fields = nullptr;
+  std::string_view body;
+  bool has_body = false;
+};
+
+struct ProxyOptions {
+  Millis progress_limit{
+      3600 * 1000};  ///< no byte from the backend for this long: 504, and its slot is fenced
+  std::size_t max_rendered_bytes = std::size_t{8} << 20;  ///< larger bodies are not tokenized
+  KeepAlive keep_alive;
+};
+
+/// What became of one request: everything the log says about it.
+struct RequestReport {
+  std::string_view path;  ///< without the query
+  unsigned status = 0;
+  std::string_view ending;  ///< completed, refused, failed, cancelled, stalled, passed
+  std::optional<std::uint32_t> slot;
+  std::string_view reason;
+  std::string_view cache_class;
+  std::uint64_t prompt = 0, available = 0, predicted = 0, reused = 0, generated = 0;
+  double render_ms = 0, queue_ms = 0, first_byte_ms = 0, total_ms = 0;
+  bool mismatch = false, fault = false;
+  std::string error;
+};
+
+class TOKI_EXPORT Proxy {
+ public:
+  Proxy(Upstream& upstream, LlamaServerBackend& backend, BackendMonitor& monitor, Engine& engine,
+        Admission& admission, ProxyOptions options,
+        std::function<void(const RequestReport&)> report);
+
+  /// Answers one request. `socket` is watched: when the client closes it, all work for it ends at
+  /// once (a client that only closes its sending half counts as gone).
+  boost::asio::awaitable<void> serve(const ClientRequest& request, AnswerWriter& answer,
+                                     boost::asio::ip::tcp::socket& socket);
+
+  Stats stats() const;
+
+ private:
+  struct Flow;
+
+  Upstream& upstream_;
+  LlamaServerBackend& backend_;
+  BackendMonitor& monitor_;
+  Engine& engine_;
+  Admission& admission_;
+  ProxyOptions options_;
+  std::function<void(const RequestReport&)> report_;
+  std::uint64_t passed_ = 0, refused_ = 0;
+};
+
+}  // namespace toki::http

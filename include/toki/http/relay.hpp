@@ -1,0 +1,60 @@
+// relay: one request to the server behind us, its answer to the client, each piece at once and
+// unchanged.
+//
+// Threads:   one thread (or strand).
+// Ownership: the request's views must live until it returns.
+// Errors:    the server's failures are values and already told to the client; a client that is gone
+// throws (see AnswerWriter), and
+//            leaving this coroutine closes the server's connection at once.
+// Cost:      one read and one gather write per piece that the server wrote; memory for one piece of
+// up to 64 KiB.
+//
+// Hop-by-hop headers (RFC 9110 7.6.1, and those named in Connection) are dropped both ways,
+// messages are framed anew.
+#pragma once
+
+#include <toki/export.hpp>
+#include <toki/http/answer_watch.hpp>
+#include <toki/http/answer_writer.hpp>
+#include <toki/http/upstream.hpp>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/beast/http/fields.hpp>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace toki::http {
+
+struct RelayRequest {
+  std::string_view method;
+  std::string_view target;  ///< raw, as the client sent it
+  const boost::beast::http::fields* fields = nullptr;
+  std::span<const std::string_view> body;
+  bool has_body = false;
+  bool identity = false;  ///< ask for an uncompressed answer, because it is watched
+  Millis progress_limit{3600 * 1000};
+};
+
+struct RelayResult {
+  enum class End : std::uint8_t {
+    completed,    ///< the whole answer reached the client
+    unreachable,  ///< no connection; nothing was sent
+    broken,       ///< the server closed, or broke HTTP, before the end of its answer
+    stalled,      ///< no byte within the progress limit
+  } end = End::completed;
+  unsigned status = 0;        ///< of the server's answer; 0: none came
+  AnswerFacts facts;          ///< what the watched answer said
+  bool answer_begun = false;  ///< body bytes came
+};
+
+/// The request's head for the server: re-framed, without hop-by-hop headers.
+TOKI_EXPORT std::string request_head(const RelayRequest& request, const Upstream& upstream);
+
+TOKI_EXPORT boost::asio::awaitable<RelayResult> relay(Upstream& upstream,
+                                                      const RelayRequest& request,
+                                                      AnswerWriter& answer);
+
+}  // namespace toki::http

@@ -1,0 +1,93 @@
+// Upstream: one HTTP server behind us, its address and a few idle connections to it.
+//
+// Threads:   one thread (or strand) at a time; coroutines run on the executor given.
+// Ownership: must outlive the connections taken from it.
+// Errors:    values: Errc::unavailable (cannot connect), timed_out, backend (broken HTTP).
+// Cost:      a kept connection saves about 0.1 ms on loopback. Few are kept, because llama-server
+// spends one of its few HTTP
+//            threads on each idle connection for five seconds.
+#pragma once
+
+#include <toki/export.hpp>
+#include <toki/result.hpp>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace toki::http {
+
+using Millis = std::chrono::milliseconds;
+
+struct Address {
+  std::string host;  ///< name or IP address, without brackets
+  std::string port;
+  std::string authority() const;  ///< as it stands in a Host header
+};
+
+/// "http://HOST[:PORT][/]"; Errc::invalid_argument names what is wrong.
+TOKI_EXPORT Result<Address> parse_url(std::string_view url);
+
+/// One connection. Destroying it closes it, which makes llama-server cancel what it does for it.
+struct Connection {
+  explicit Connection(const boost::asio::any_io_executor& executor) : stream(executor) {}
+  boost::beast::tcp_stream stream;
+  boost::beast::flat_buffer buffer;
+  bool reused = false;
+};
+
+struct Reply {
+  unsigned status = 0;
+  std::string body;
+};
+
+class TOKI_EXPORT Upstream {
+ public:
+  static constexpr std::size_t kMaxIdle = 2;
+  static constexpr Millis kConnectLimit{5000};
+  static constexpr std::size_t kMaxReplyBytes = std::size_t{512} << 20;
+
+  Upstream(boost::asio::any_io_executor executor, Address address, std::string key);
+
+  const Address& address() const noexcept { return address_; }
+  /// "Bearer …" for the server, or empty: then the client's own Authorization is passed on.
+  const std::string& authorization() const noexcept { return authorization_; }
+
+  /// An idle connection that is still open and clean, or a new one.
+  boost::asio::awaitable<Result<std::unique_ptr<Connection>>> connect(bool fresh = false);
+  /// For a connection whose last answer was read whole and may be used again.
+  void give_back(std::unique_ptr<Connection> connection);
+  /// True once after an idle connection was found closed by the server: it may have been restarted.
+  bool take_suspicion();
+
+  /// Sends `head` and then `body` piece by piece. When a kept connection turns out to be dead
+  /// before a byte was taken, a new one is tried once; never otherwise, so that one request causes
+  /// at most one generation.
+  boost::asio::awaitable<Result<std::unique_ptr<Connection>>> send(
+      std::string_view head, std::span<const std::string_view> body);
+
+  /// A whole small exchange: JSON out, whole body in.
+  boost::asio::awaitable<Result<Reply>> call(std::string_view method, std::string_view target,
+                                             std::span<const std::string_view> body,
+                                             std::string_view authorization, Millis limit);
+
+ private:
+  boost::asio::any_io_executor executor_;
+  Address address_;
+  std::string authorization_;
+  std::vector<std::unique_ptr<Connection>> idle_;
+  bool suspicion_ = false;
+};
+
+}  // namespace toki::http

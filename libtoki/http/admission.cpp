@@ -1,0 +1,146 @@
+#include <toki/http/admission.hpp>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace toki::http {
+
+namespace asio = boost::asio;
+using Time = asio::steady_timer::time_point;
+
+struct Admission::Waiter {
+  Waiter(const asio::any_io_executor& executor, const Query& q, Time now,
+         const AdmissionLimits& limits)
+      : query(q),
+        timer(executor),
+        deadline(now + limits.wait),
+        patient_until(now + limits.slot_wait) {}
+
+  Query query;
+  asio::steady_timer timer;
+  Time deadline;
+  Time patient_until;
+  std::optional<Ticket> ticket;
+  bool chose_to_wait = false;  // a slot was idle, but a busy one fits better
+};
+
+// A place in the queue, given up whenever and however its coroutine ends.
+struct Admission::Place {
+  Place(Admission& queue, Waiter& waiter) : owner(queue) {
+    it = owner.waiters_.insert(owner.waiters_.end(), &waiter);
+  }
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+  ~Place() {
+    owner.waiters_.erase(it);
+    owner.left_ += served ? 0U : 1U;
+  }
+  Admission& owner;
+  std::list<Waiter*>::iterator it;
+  bool served = false;
+};
+
+Admission::Admission(asio::any_io_executor executor, Engine& engine, AdmissionLimits limits)
+    : executor_(std::move(executor)), engine_(engine), limits_(limits) {
+  engine_.on_slot_free([this, alive = std::weak_ptr(alive_)] {
+    if (waiters_.empty()) {
+      return;
+    }
+    asio::post(executor_, [this, alive] {
+      if (alive.lock()) {
+        serve_waiters();
+      }
+    });
+  });
+}
+
+Admission::~Admission() {
+  engine_.on_slot_free({});
+}
+
+bool Admission::try_admit(Waiter& waiter) {
+  const auto left =
+      std::chrono::duration_cast<Millis>(waiter.patient_until - std::chrono::steady_clock::now());
+  waiter.query.patience = std::max(left, Millis(0));
+  auto ticket = engine_.begin(waiter.query);
+  if (!ticket) {
+    waiter.chose_to_wait = waiter.chose_to_wait || engine_.idle_slots() >= waiter.query.sequences;
+    return false;
+  }
+  slot_waits_ += waiter.chose_to_wait ? 1U : 0U;
+  waiter.ticket.emplace(std::move(*ticket));
+  return true;
+}
+
+void Admission::serve_waiters() {
+  for (Waiter* waiter : waiters_) {
+    if (waiter->ticket) {
+      continue;
+    }
+    if (engine_.idle_slots() == 0) {
+      return;
+    }
+    if (try_admit(*waiter)) {
+      waiter->timer.cancel();
+    } else if (waiter->query.sequences > 1) {
+      return;  // it needs several slots: nobody may take them one by one before it
+    }
+  }
+}
+
+asio::awaitable<Result<Ticket>> Admission::acquire(const Query& query) {
+  if (engine_.slots() == 0) {
+    co_return Error{Errc::unavailable, "the backend is not ready"};
+  }
+  Waiter waiter(executor_, query, std::chrono::steady_clock::now(), limits_);
+  if (waiters_.empty() && try_admit(waiter)) {
+    co_return std::move(*waiter.ticket);
+  }
+  if (waiters_.size() >= limits_.length) {
+    ++full_;
+    co_return Error{Errc::busy, "the queue is full"};
+  }
+  Place place(*this, waiter);
+  if (waiters_.size() > 1) {
+    serve_waiters();
+  }
+  while (!waiter.ticket) {
+    const Time now = std::chrono::steady_clock::now();
+    if (now >= waiter.deadline) {
+      ++timeouts_;
+      place.served = true;
+      co_return Error{Errc::timed_out, "no slot became free in time"};
+    }
+    const bool patient = now < waiter.patient_until;
+    waiter.timer.expires_at(patient ? std::min(waiter.patient_until, waiter.deadline)
+                                    : waiter.deadline);
+    (void)co_await waiter.timer.async_wait(asio::as_tuple(asio::use_awaitable));
+    if (patient && !waiter.ticket) {
+      serve_waiters();
+    }
+  }
+  place.served = true;
+  co_return std::move(*waiter.ticket);
+}
+
+std::size_t Admission::length() const noexcept {
+  return waiters_.size();
+}
+
+void Admission::add_to(Stats& stats) const noexcept {
+  stats.queue_length = waiters_.size();
+  stats.queue_full_total = full_;
+  stats.queue_timeouts_total = timeouts_;
+  stats.slot_waits_total = slot_waits_;
+  stats.requests_refused += full_ + timeouts_;
+  stats.requests_total += left_;
+  stats.requests_cancelled += left_;
+}
+
+}  // namespace toki::http

@@ -1,0 +1,203 @@
+#include <toki/http/answer_writer.hpp>
+#include <toki/http/body_edit.hpp>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace toki::http {
+
+namespace asio = boost::asio;
+constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
+
+std::string error_body(const HttpError& error) {
+  std::string offset = error.offset ? fmt::format(",\"offset\":{}", *error.offset) : std::string();
+  return fmt::format(R"({{"error":{{"code":{},"message":{},"type":"{}"{}}}}})", error.status,
+                     quote(error.message), error.type, offset);
+}
+
+std::string_view reason_phrase(unsigned status) noexcept {
+  switch (status) {
+    case 200: return "OK";
+    case 204: return "No Content";
+    case 400: return "Bad Request";
+    case 401: return "Unauthorized";
+    case 403: return "Forbidden";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 408: return "Request Timeout";
+    case 413: return "Content Too Large";
+    case 417: return "Expectation Failed";
+    case 429: return "Too Many Requests";
+    case 431: return "Request Header Fields Too Large";
+    case 500: return "Internal Server Error";
+    case 502: return "Bad Gateway";
+    case 503: return "Service Unavailable";
+    case 504: return "Gateway Timeout";
+    default: return "Status";
+  }
+}
+
+// The turn to write: body() and comments() are two coroutines of one thread on one socket.
+class AnswerWriter::Turn {
+ public:
+  explicit Turn(AnswerWriter& writer) : writer_(writer) {}
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() {
+    if (mine_) {
+      writer_.writing_ = false;
+      writer_.turn_.cancel_one();
+    }
+  }
+  asio::awaitable<void> take() {
+    while (writer_.writing_) {
+      writer_.turn_.expires_at(asio::steady_timer::time_point::max());
+      co_await writer_.turn_.async_wait(kAsTuple);
+    }
+    writer_.writing_ = mine_ = true;
+  }
+
+ private:
+  AnswerWriter& writer_;
+  bool mine_ = false;
+};
+
+AnswerWriter::AnswerWriter(boost::beast::tcp_stream& client, bool http10, bool keep_alive,
+                           bool head_only)
+    : client_(client),
+      turn_(client.get_executor()),
+      http10_(http10),
+      keep_alive_(keep_alive),
+      head_only_(head_only) {}
+
+asio::awaitable<void> AnswerWriter::write(std::string_view a, std::string_view b,
+                                          std::string_view c) {
+  client_.expires_after(kWriteLimit);
+  const std::array<asio::const_buffer, 3> pieces{asio::buffer(a), asio::buffer(b), asio::buffer(c)};
+  co_await asio::async_write(client_, pieces, asio::use_awaitable);
+  client_.expires_never();
+}
+
+asio::awaitable<void> AnswerWriter::head(unsigned status, std::string_view reason,
+                                         std::string_view lines,
+                                         std::optional<std::uint64_t> length, bool no_body) {
+  TOKI_CHECK(!head_sent_);
+  Turn turn(*this);
+  co_await turn.take();
+  std::string text = fmt::format("HTTP/1.1 {} {}\r\n{}{}", status, reason, lines, headers);
+  if (length) {
+    text += fmt::format("Content-Length: {}\r\n", *length);
+  } else if (!no_body && http10_) {
+    keep_alive_ = false;
+  } else if (!no_body) {
+    text += "Transfer-Encoding: chunked\r\n";
+    chunked_ = !head_only_;
+  }
+  text += keep_alive_ ? (http10_ ? "Connection: keep-alive\r\n\r\n" : "\r\n")
+                      : "Connection: close\r\n\r\n";
+  head_sent_ = true;
+  co_await write(text);
+}
+
+asio::awaitable<void> AnswerWriter::body(std::string_view bytes) {
+  if (bytes.empty() || head_only_) {
+    co_return;
+  }
+  body_begun_ = true;
+  if (!first_byte_) {
+    first_byte_ = std::chrono::steady_clock::now();
+  }
+  Turn turn(*this);
+  co_await turn.take();
+  if (!chunked_) {
+    co_await write(bytes);
+    co_return;
+  }
+  const std::string size = fmt::format("{:x}\r\n", bytes.size());
+  co_await write(size, bytes, "\r\n");
+}
+
+asio::awaitable<void> AnswerWriter::end() {
+  body_begun_ = true;
+  Turn turn(*this);
+  co_await turn.take();
+  if (chunked_) {
+    co_await write("0\r\n\r\n");
+  }
+  ended_ = true;
+}
+
+asio::awaitable<void> AnswerWriter::whole(unsigned status, std::string_view content_type,
+                                          std::string_view bytes, unsigned retry_after) {
+  std::string lines = fmt::format("Content-Type: {}\r\n", content_type);
+  if (retry_after > 0) {
+    lines += fmt::format("Retry-After: {}\r\n", retry_after);
+  }
+  co_await head(status, reason_phrase(status), lines, bytes.size(), false);
+  co_await body(bytes);
+  co_await end();
+}
+
+asio::awaitable<void> AnswerWriter::error(const HttpError& error) {
+  const std::string json = error_body(error);
+  if (!head_sent_) {
+    co_await whole(error.status, "application/json; charset=utf-8", json, error.retry_after);
+  } else {
+    co_await error_event(json);
+  }
+}
+
+asio::awaitable<void> AnswerWriter::error_event(std::string_view json) {
+  if (!event_stream_ || body_begun_) {
+    keep_alive_ = false;
+    co_return;
+  }
+  std::string event = "data: ";
+  // A line break inside JSON is white space; inside an event it would end the line.
+  std::transform(json.begin(), json.end(), std::back_inserter(event),
+                 [](char c) { return c == '\n' || c == '\r' ? ' ' : c; });
+  event += "\n\n";
+  co_await body(event);
+  co_await end();
+}
+
+asio::awaitable<void> AnswerWriter::comments(KeepAlive settings) {
+  asio::steady_timer timer(client_.get_executor());
+  const std::string_view comment =
+      settings.form == KeepAlive::Form::line ? ": toki\n" : ": toki\n\n";
+  const std::string size = fmt::format("{:x}\r\n", comment.size());
+  Millis wait = settings.grace;
+  while (settings.form != KeepAlive::Form::off && !body_begun_) {
+    timer.expires_after(wait);
+    co_await timer.async_wait(asio::use_awaitable);
+    wait = settings.interval;
+    if (body_begun_ || ended_) {
+      break;
+    }
+    if (!head_sent_) {
+      event_stream_ = true;
+      co_await head(200, "OK", "Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n",
+                    std::nullopt, false);
+    }
+    Turn turn(*this);
+    co_await turn.take();
+    if (body_begun_ || (head_sent_ && !event_stream_)) {
+      break;
+    }
+    if (chunked_) {
+      co_await write(size, comment, "\r\n");
+    } else {
+      co_await write(comment);
+    }
+  }
+  timer.expires_at(asio::steady_timer::time_point::max());
+  co_await timer.async_wait(asio::use_awaitable);
+}
+
+}  // namespace toki::http

@@ -1,0 +1,215 @@
+#include <toki/http/async_driver.hpp>
+#include <toki/http/backend_monitor.hpp>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+namespace toki::http {
+
+namespace asio = boost::asio;
+
+std::string_view to_string(BackendMonitor::State state) noexcept {
+  switch (state) {
+    case BackendMonitor::State::down: return "down";
+    case BackendMonitor::State::loading: return "loading";
+    case BackendMonitor::State::trying: return "trying";
+    case BackendMonitor::State::ready: return "ok";
+  }
+  return "down";
+}
+
+BackendMonitor::BackendMonitor(asio::any_io_executor executor, LlamaServerBackend& backend,
+                               Upstream& upstream, Engine& engine, Admission& admission,
+                               MonitorOptions options, LogSink log)
+    : timer_(std::move(executor)),
+      backend_(backend),
+      upstream_(upstream),
+      engine_(engine),
+      admission_(admission),
+      options_(options),
+      log_(std::move(log)) {}
+
+void BackendMonitor::say(LogLevel level, std::string_view text) const {
+  if (log_) {
+    log_(level, text);
+  }
+}
+
+void BackendMonitor::poke() {
+  timer_.cancel();
+}
+
+asio::awaitable<void> BackendMonitor::run() {
+  for (;;) {
+    co_await look();
+    if (needs_trial_ && !asleep_ && serving()) {
+      co_await trial();
+      continue;  // it may have taken long: look again at once
+    }
+    timer_.expires_after(options_.interval);
+    (void)co_await timer_.async_wait(asio::as_tuple(asio::use_awaitable));
+  }
+}
+
+asio::awaitable<void> BackendMonitor::verify() {
+  if (upstream_.take_suspicion() && serving()) {
+    co_await look();
+  }
+}
+
+asio::awaitable<void> BackendMonitor::look() {
+  if (std::exchange(looking_, true)) {
+    co_return;
+  }
+  struct Done {
+    bool& flag;
+    ~Done() { flag = false; }
+  } const done{looking_};
+
+  const Health health = co_await backend_.async_health();
+  if (health == Health::silent) {
+    co_return;  // busy, perhaps: no reason to give up what it holds
+  }
+  if (health != Health::ok) {
+    was_away_ = was_away_ || (health == Health::down && !identity_.empty());
+    const State now = health == Health::down ? State::down : State::loading;
+    if (now != state_) {
+      say(LogLevel::warn, now == State::down ? "backend is down" : "backend is loading its model");
+    }
+    state_ = now;
+    co_return;
+  }
+  const auto said = co_await backend_.async_props();
+  if (!said) {
+    if (state_ != State::loading) {
+      say(LogLevel::warn, "backend cannot be described: " + said.error().detail);
+    }
+    state_ = State::loading;
+    co_return;
+  }
+  if (said->sleeping && !std::exchange(asleep_, true)) {
+    engine_.backend_slept();
+    say(LogLevel::info, "backend sleeps: nothing is in its slots any more");
+  }
+  asleep_ = said->sleeping;
+  const bool first = identity_.empty();
+  const bool changed = said->identity != props_identity_;
+  // Where the server marks its starts the marker decides; else having been away does.
+  const bool restarted =
+      !first && (said->start_marker.empty() ? was_away_ : said->start_marker != start_marker_);
+  was_away_ = false;
+  if (changed || restarted) {
+    props_identity_ = said->identity;
+    co_await adopt(restarted);
+    start_marker_ = said->start_marker;
+  }
+  if (!serving() && !identity_.empty()) {
+    state_ = needs_trial_ ? State::trying : State::ready;
+  }
+  co_await unfence();
+}
+
+asio::awaitable<void> BackendMonitor::adopt(bool restarted) {
+  const auto said = co_await backend_.async_describe();
+  if (!said) {
+    state_ = State::loading;
+    props_identity_.clear();  // so that the next look tries again
+    co_return;
+  }
+  if (restarted) {
+    engine_.backend_restarted();
+    asleep_ = said->sleeping;
+    say(LogLevel::warn, "backend was started again: nothing is in its slots any more");
+  }
+  if (said->identity != identity_) {
+    engine_.backend_changed({.slots = said->slots,
+                             .slots_used = said->slots_used,
+                             .own_cache = options_.own_cache,
+                             .pinning = true});
+    identity_ = said->identity;
+    say(LogLevel::info, fmt::format("backend has {} slots of {} tokens, model {}", said->slots,
+                                    said->context, said->model));
+  }
+  engine_.set_pinning(true);
+  needs_trial_ = true;
+  state_ = State::trying;
+}
+
+asio::awaitable<void> BackendMonitor::unfence() {
+  const auto fenced = engine_.fenced();
+  if (fenced.empty()) {
+    co_return;
+  }
+  const auto working = co_await backend_.async_working();
+  for (const std::uint32_t slot : fenced) {
+    if (working && slot < working->size() && !(*working)[slot]) {
+      engine_.unfence(slot);
+      say(LogLevel::info, fmt::format("slot {} is idle again and gets work", slot));
+    }
+  }
+}
+
+// Does slot 0 still hold its prompt after slot 1 worked? llama-server's defaults move idle slots to
+// its own cache and clear them. Unknown counts as yes: then cache_n will tell.
+asio::awaitable<bool> BackendMonitor::keeps_pinned_prompt() {
+  const auto first = co_await backend_.async_tokenize(
+      R"("toki asks once whether a slot keeps what it was given: one two three four five six seven eight nine ten")",
+      true);
+  const auto second = co_await backend_.async_tokenize(
+      R"("another prompt for another slot, only so that the first one is idle while this one is computed, and nothing else")",
+      true);
+  if (!first || !second || first->size() < 4) {
+    co_return true;
+  }
+  (void)co_await backend_.async_prefill({.index = 0}, *first);
+  (void)co_await backend_.async_prefill({.index = 1}, *second);
+  const auto again = co_await backend_.async_prefill({.index = 0}, *first);
+  co_return !again || again->cached + 1 >= first->size() / 2;
+}
+
+asio::awaitable<void> BackendMonitor::trial() {
+  Query all;
+  all.bypass = Reason::not_cacheable;
+  all.sequences = static_cast<std::uint32_t>(engine_.slots());
+  auto ticket = co_await admission_.acquire(all);
+  if (!ticket) {
+    co_return;
+  }
+  needs_trial_ = false;
+  if (!co_await backend_.async_learn_chat_tokens()) {
+    say(LogLevel::warn,
+        "the backend counts a chat's prompt tokens differently from its own /apply-template and "
+        "/tokenize: chats whose "
+        "count differs are served, but not remembered");
+  }
+  if (all.sequences > 1 && !co_await keeps_pinned_prompt()) {
+    engine_.set_pinning(false);
+    say(LogLevel::warn,
+        "the backend clears idle slots, so requests are not pinned to slots and nothing is saved "
+        "by toki; start "
+        "llama-server with -np N (and --cache-ram 0), or with --no-cache-idle-slots");
+  }
+  bool erased = true;
+  const std::vector<std::uint32_t> touched =
+      all.sequences > 1 ? std::vector<std::uint32_t>{0, 1} : std::vector<std::uint32_t>{0};
+  for (const std::uint32_t slot : touched) {
+    const auto done = co_await backend_.async_slot_action({.index = slot}, "erase", {});
+    erased = erased && done.has_value();
+  }
+  if (!erased) {
+    say(LogLevel::info,
+        "the backend has no slot actions (--slot-save-path): faulty slots are computed over, not "
+        "erased");
+  }
+  std::move(*ticket).dismiss(touched, erased ? SlotContent::empty : SlotContent::unknown);
+  if (state_ == State::trying) {
+    state_ = State::ready;
+    say(LogLevel::info, "backend is ready");
+  }
+}
+
+}  // namespace toki::http

@@ -1,0 +1,146 @@
+#include <toki/http/generation_request.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace toki::http {
+namespace {
+
+using Refusal = HttpError;
+
+Refusal invalid(std::string message) {
+  return {.status = 400, .type = "invalid_request_error", .message = std::move(message)};
+}
+
+bool is_true(const JsonField* field) {
+  return field != nullptr && field->value == "true";
+}
+bool is_false(const JsonField* field) {
+  return field != nullptr && field->value == "false";
+}
+
+// One sequence a prompt. A list of numbers is one prompt; a list with numbers and strings in it
+// too.
+void read_prompt(const Body& body, GenerationRequest& request) {
+  const JsonField* prompt = body.find("prompt");
+  if (prompt == nullptr || prompt->kind == JsonKind::string) {
+    request.known_prompt = prompt != nullptr;
+    return;
+  }
+  request.known_prompt = false;
+  if (prompt->kind != JsonKind::array) {
+    return;
+  }
+  const auto items = children(prompt->value);
+  const auto count = [&](JsonKind kind) {
+    return std::count_if(items.begin(), items.end(), [&](const auto& i) { return i.kind == kind; });
+  };
+  const auto size = static_cast<std::ptrdiff_t>(items.size());
+  if (count(JsonKind::number) == size && size > 0) {
+    request.known_prompt = true;
+  } else if (count(JsonKind::number) == 0 && size > 1) {
+    request.sequences = static_cast<std::uint32_t>(std::min<std::ptrdiff_t>(size, 1 << 16));
+  }
+}
+
+std::optional<Refusal> read_slot(const Body& body, std::size_t slots, GenerationRequest& request) {
+  const JsonField* field = body.find("id_slot");
+  if (field == nullptr || field->kind == JsonKind::null) {
+    return std::nullopt;
+  }
+  const auto number = as_integer(*field);
+  if (!number) {
+    return invalid("id_slot must be an integer");
+  }
+  if (*number == -1) {
+    return std::nullopt;
+  }
+  if (*number < 0 || (slots > 0 && static_cast<std::uint64_t>(*number) >= slots)) {
+    return invalid(fmt::format("id_slot must be -1 or less than the number of slots ({})", slots));
+  }
+  request.slot = static_cast<std::uint32_t>(*number);
+  return std::nullopt;
+}
+
+}  // namespace
+
+Endpoint endpoint_of(std::string_view method, std::string_view target) noexcept {
+  if (method != "POST") {
+    return Endpoint::none;
+  }
+  static constexpr std::array<std::pair<std::string_view, Endpoint>, 10> kCalls{{
+      {"/v1/chat/completions", Endpoint::chat},
+      {"/chat/completions", Endpoint::chat},
+      {"/api/chat", Endpoint::chat},
+      {"/v1/completions", Endpoint::completions},
+      {"/completion", Endpoint::completion},
+      {"/completions", Endpoint::completion},
+      {"/infill", Endpoint::infill},
+      {"/v1/responses", Endpoint::responses},
+      {"/responses", Endpoint::responses},
+      {"/v1/messages", Endpoint::messages},
+  }};
+  const std::string_view path = target.substr(0, target.find('?'));
+  const auto found = std::find_if(kCalls.begin(), kCalls.end(),
+                                  [&](const auto& call) { return call.first == path; });
+  return found == kCalls.end() ? Endpoint::none : found->second;
+}
+
+std::variant<GenerationRequest, HttpError> read_generation_request(Endpoint endpoint,
+                                                                   const Body& body,
+                                                                   std::size_t slots) {
+  GenerationRequest request{.endpoint = endpoint};
+  request.stream = is_true(body.find("stream"));
+  if (endpoint == Endpoint::messages) {
+    request.bypass = Reason::not_cacheable;
+    request.known_prompt = false;
+    return request;
+  }
+  if (auto refusal = read_slot(body, slots, request)) {
+    return *refusal;
+  }
+  if (const JsonField* lora = body.find("lora")) {
+    request.adapters = lora->value;
+  }
+  if (endpoint == Endpoint::completions || endpoint == Endpoint::completion) {
+    read_prompt(body, request);
+  }
+  const JsonField* n =
+      body.find(endpoint == Endpoint::completion && body.find("n") == nullptr ? "n_cmpl" : "n");
+  const auto answers = n != nullptr ? as_integer(*n) : std::nullopt;
+  if (answers && *answers > 1) {
+    request.sequences *= static_cast<std::uint32_t>(std::min<std::int64_t>(*answers, 1 << 8));
+  }
+  if (request.sequences > 1) {
+    request.bypass = Reason::several_answers;
+    request.known_prompt = false;
+  } else if (is_false(body.find("cache_prompt"))) {
+    request.bypass = Reason::cache_prompt_false;
+  } else if (!request.known_prompt) {
+    request.bypass = Reason::tokenize_failed;
+  }
+  return request;
+}
+
+std::vector<BodyEdit> slot_edits(const GenerationRequest& request, const Body& body,
+                                 std::optional<std::uint32_t> slot, bool may_reuse) {
+  std::vector<BodyEdit> edits;
+  if (request.endpoint == Endpoint::messages) {
+    return edits;
+  }
+  if (slot && request.slot != slot) {
+    edits.push_back({"id_slot", std::to_string(*slot)});
+  }
+  const JsonField* said = body.find("cache_prompt");
+  const std::string_view wanted = may_reuse ? "true" : "false";
+  if ((said == nullptr && request.known_prompt) ||
+      (said != nullptr && !may_reuse && said->value != wanted)) {
+    edits.push_back({"cache_prompt", std::string(wanted)});
+  }
+  return edits;
+}
+
+}  // namespace toki::http

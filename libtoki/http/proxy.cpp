@@ -1,0 +1,385 @@
+#include <toki/http/async_driver.hpp>
+#include <toki/http/proxy.hpp>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <fmt/format.h>
+
+#include <array>
+#include <poll.h>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace toki::http {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+using asio::ip::tcp;
+using Time = std::chrono::steady_clock::time_point;
+
+namespace {
+
+constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
+constexpr Millis kGoneInterval{250};  // while a pipelined request hides the end of the stream
+
+double milliseconds(std::chrono::steady_clock::duration time) {
+  return std::chrono::duration<double, std::milli>(time).count();
+}
+
+double since(Time start) {
+  return milliseconds(std::chrono::steady_clock::now() - start);
+}
+
+bool hung_up(tcp::socket& socket) {
+  pollfd entry{.fd = socket.native_handle(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+// Returns when the client has closed its side.
+asio::awaitable<void> client_gone(tcp::socket& socket) {
+  asio::steady_timer timer(socket.get_executor());
+  for (;;) {
+    auto [ec] = co_await socket.async_wait(tcp::socket::wait_read, kAsTuple);
+    if (ec || hung_up(socket)) {
+      co_return;
+    }
+    timer.expires_after(kGoneInterval);
+    (void)co_await timer.async_wait(asio::use_awaitable);
+  }
+}
+
+asio::awaitable<void> never(asio::any_io_executor executor) {
+  asio::steady_timer timer(executor, asio::steady_timer::time_point::max());
+  co_await timer.async_wait(asio::use_awaitable);
+}
+
+// A client that is gone ends its work with an exception; here it only ends.
+asio::awaitable<bool> to_its_end(asio::awaitable<void> work, AnswerWriter& answer) {
+  try {
+    co_await std::move(work);
+    co_return true;
+  } catch (const boost::system::system_error&) {
+    answer.close_after();
+    co_return false;
+  }
+}
+
+// Which slots a request without id_slot works in, asked until it is seen. Until then its ticket
+// keeps every idle slot.
+asio::awaitable<void> find_slots(LlamaServerBackend& backend, Engine& engine,
+                                 std::optional<Ticket>& ticket, const bool& sent,
+                                 std::uint32_t sequences, asio::any_io_executor executor) {
+  asio::steady_timer timer(executor);
+  Millis pause{5};
+  for (;;) {
+    timer.expires_after(pause);
+    co_await timer.async_wait(asio::use_awaitable);
+    if (!sent || !ticket) {
+      continue;
+    }
+    if (ticket->settled()) {
+      break;
+    }
+    const auto working = co_await backend.async_working();
+    if (!working || !ticket) {
+      break;
+    }
+    std::vector<std::uint32_t> found;
+    const auto table = engine.slot_table();
+    for (std::uint32_t i = 0; i < working->size() && i < table.size(); ++i) {
+      if ((*working)[i]) {
+        found.push_back(i);
+      }
+    }
+    if (ticket->claimed_among(found) >= sequences) {
+      ticket->settle(found);
+      break;
+    }
+    pause = std::min(pause * 2, Millis(200));
+  }
+  co_await never(executor);
+}
+
+asio::awaitable<void> pass(Upstream& upstream, const RelayRequest& request, AnswerWriter& answer,
+                           RelayResult& result) {
+  result = co_await relay(upstream, request, answer);
+}
+
+std::string_view authorization_of(const ClientRequest& request) {
+  const auto found = request.fields->find(beast::http::field::authorization);
+  return found == request.fields->end()
+             ? std::string_view()
+             : std::string_view(found->value().data(), found->value().size());
+}
+
+Reason bypass_reason(const Error& error) {
+  return error.code == Errc::unsupported && error.detail == "the prompt holds media"
+             ? Reason::media
+             : Reason::tokenize_failed;
+}
+
+}  // namespace
+
+// One generation on its way. Lives in serve()'s frame, so whatever ends serve() ends it too; a
+// ticket that is still here then is counted as cancelled and its slot keeps only what is certain.
+struct Proxy::Flow {
+  Proxy& proxy;
+  const ClientRequest& request;
+  AnswerWriter& answer;
+  RequestReport& report;
+  GenerationRequest wanted;
+  const Body* body = nullptr;  // none: unreadable to us, passed on as it is
+  std::optional<Ticket> ticket;
+  bool sent = false;
+
+  asio::awaitable<void> run();
+  asio::awaitable<Result<Tokens>> render();
+  asio::awaitable<void> refuse(const Error& error);
+  asio::awaitable<void> send();
+  void settle(const RelayResult& result);
+};
+
+asio::awaitable<Result<Tokens>> Proxy::Flow::render() {
+  if (!wanted.known_prompt) {
+    co_return Tokens{};
+  }
+  if (request.body.size() > proxy.options_.max_rendered_bytes) {
+    co_return Error{Errc::invalid_argument, "too large"};
+  }
+  const Time begun = std::chrono::steady_clock::now();
+  const std::string_view path = request.target.substr(0, request.target.find('?'));
+  auto tokens =
+      co_await proxy.backend_.async_render({path, request.body, authorization_of(request)});
+  report.render_ms = since(begun);
+  co_return tokens;
+}
+
+asio::awaitable<void> Proxy::Flow::refuse(const Error& error) {
+  ++proxy.refused_;
+  report.ending = "refused";
+  report.error = error.detail;
+  HttpError told{.status = 503,
+                 .type = "unavailable_error",
+                 .message = error.detail,
+                 .offset = {},
+                 .retry_after = 1};
+  if (error.code == Errc::busy) {
+    told.status = 429;
+    told.type = "rate_limit_error";
+  }
+  report.status = told.status;
+  co_await answer.error(told);
+}
+
+asio::awaitable<void> Proxy::Flow::run() {
+  co_await proxy.monitor_.verify();
+  if (!proxy.monitor_.serving()) {
+    co_await refuse(
+        {Errc::unavailable, fmt::format("the backend is {}", to_string(proxy.monitor_.state()))});
+    co_return;
+  }
+  Query query{.scope = Scope({proxy.monitor_.identity(), wanted.adapters,
+                              wanted.endpoint == Endpoint::infill ? "infill" : ""}),
+              .tokens = {}};
+  query.bypass = wanted.bypass;
+  query.sequences = wanted.sequences;
+  query.slot = wanted.slot;
+  query.surrogate = wanted.endpoint == Endpoint::infill;
+  auto tokens = co_await render();
+  if (tokens) {
+    query.tokens = *tokens;
+  } else if (tokens.error().code == Errc::unavailable) {
+    proxy.monitor_.poke();
+    query.bypass = Reason::tokenize_failed;
+  } else {
+    query.bypass = tokens.error().code == Errc::invalid_argument ? Reason::too_large
+                                                                 : bypass_reason(tokens.error());
+    report.error = tokens.error().detail;
+  }
+  answer.headers = "x-toki-cache: queued\r\n";
+  const Time queued = std::chrono::steady_clock::now();
+  auto admitted = co_await proxy.admission_.acquire(query);
+  report.queue_ms = since(queued);
+  if (!admitted) {
+    answer.headers.clear();
+    co_await refuse(admitted.error());
+    co_return;
+  }
+  ticket.emplace(std::move(*admitted));
+  report.prompt = query.tokens.size();
+  co_await run_steps(*ticket, proxy.backend_);
+  co_await send();
+}
+
+asio::awaitable<void> Proxy::Flow::send() {
+  const auto slot = ticket->slot();
+  report.slot = slot ? std::optional(slot->index) : std::nullopt;
+  report.predicted = ticket->predicted();
+  report.available = ticket->available();
+  report.reason = to_string(ticket->reason());
+  answer.headers = fmt::format(
+      "x-toki-cache: {}\r\nx-toki-reused: {}\r\nx-toki-slot: {}\r\nx-toki-reason: {}\r\n",
+      to_string(ticket->predicted_class()), ticket->predicted(),
+      slot ? std::to_string(slot->index) : "any", report.reason);
+  std::vector<std::string> storage;
+  std::vector<std::string_view> pieces{request.body};
+  if (body != nullptr) {
+    const auto edits = slot_edits(wanted, *body, report.slot, ticket->may_reuse());
+    pieces = splice(*body, edits, storage);
+  }
+  const RelayRequest relayed{.method = request.method,
+                             .target = request.target,
+                             .fields = request.fields,
+                             .body = pieces,
+                             .has_body = true,
+                             .identity = true,
+                             .progress_limit = proxy.options_.progress_limit};
+  ticket->sent();
+  sent = true;
+  const RelayResult result = co_await relay(proxy.upstream_, relayed, answer);
+  settle(result);
+}
+
+void Proxy::Flow::settle(const RelayResult& result) {
+  const AnswerFacts& facts = result.facts;
+  Outcome outcome{.ending = Ending::completed};
+  outcome.computed = result.answer_begun && result.status == 200;
+  outcome.generated_tokens = facts.generated_tokens.value_or(outcome.computed ? 1 : 0);
+  if (!facts.several) {
+    outcome.prompt_tokens = facts.prompt_tokens;
+    outcome.cached_tokens = facts.cached_tokens;
+    outcome.prompt_ms = facts.prompt_ms.value_or(0);
+  }
+  if (!facts.truncated) {
+    outcome.generated = facts.generated;
+  }
+  using End = RelayResult::End;
+  if (result.end == End::stalled) {
+    outcome.ending = Ending::stalled;
+  } else if (result.end != End::completed) {
+    outcome.ending = Ending::failed;
+    proxy.monitor_.poke();
+  } else if (result.status != 200 || facts.error) {
+    outcome.ending = result.status != 200 ? Ending::refused : Ending::failed;
+  }
+  const Account account = std::move(*ticket).finish(outcome);
+  ticket.reset();
+  report.status = result.status;
+  report.ending = to_string(outcome.ending);
+  report.cache_class = to_string(account.cache_class);
+  report.reused = account.reused;
+  report.generated = facts.generated_tokens.value_or(0);
+  report.mismatch = account.tokenization_mismatch;
+  report.fault = account.integrity_fault;
+}
+
+Proxy::Proxy(Upstream& upstream, LlamaServerBackend& backend, BackendMonitor& monitor,
+             Engine& engine, Admission& admission, ProxyOptions options,
+             std::function<void(const RequestReport&)> report)
+    : upstream_(upstream),
+      backend_(backend),
+      monitor_(monitor),
+      engine_(engine),
+      admission_(admission),
+      options_(options),
+      report_(std::move(report)) {}
+
+asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& answer,
+                                   tcp::socket& socket) {
+  using namespace asio::experimental::awaitable_operators;
+  const Time started = std::chrono::steady_clock::now();
+  RequestReport report{.path = request.target.substr(0, request.target.find('?')),
+                       .ending = "cancelled"};
+  struct Teller {
+    const Proxy& proxy;
+    RequestReport& report;
+    const AnswerWriter& answer;
+    Time started;
+    ~Teller() {
+      report.total_ms = since(started);
+      report.first_byte_ms =
+          answer.first_body_byte() ? milliseconds(*answer.first_body_byte() - started) : 0;
+      if (proxy.report_) {
+        proxy.report_(report);
+      }
+    }
+  } const teller{*this, report, answer, started};
+
+  const Endpoint endpoint = endpoint_of(request.method, request.target);
+  if (endpoint == Endpoint::none) {
+    ++passed_;
+    const std::array<std::string_view, 1> body{request.body};
+    const RelayRequest relayed{.method = request.method,
+                               .target = request.target,
+                               .fields = request.fields,
+                               .body = body,
+                               .has_body = request.has_body,
+                               .identity = false,
+                               .progress_limit = options_.progress_limit};
+    RelayResult result;
+    const auto ended = co_await (to_its_end(pass(upstream_, relayed, answer, result), answer) ||
+                                 client_gone(socket));
+    report.status = result.status;
+    if (ended.index() != 0) {
+      answer.close_after();
+    } else if (std::get<0>(ended)) {
+      report.ending = result.end == RelayResult::End::completed ? "passed" : "failed";
+    }
+    if (request.target.starts_with("/lora-adapters") && request.method == "POST") {
+      engine_.forget_residency();  // the slots' content was made with other adapters
+    }
+    co_return;
+  }
+
+  const auto parsed = Body::parse(request.body);
+  std::variant<GenerationRequest, HttpError> read = HttpError{};
+  if (const auto* bad = std::get_if<BodyError>(&parsed)) {
+    read = HttpError{
+        .status = 400,
+        .type = "invalid_request_error",
+        .message = fmt::format("the body is not a JSON object that can be passed on: {} at byte {}",
+                               bad->reason, bad->offset),
+        .offset = bad->offset};
+  } else {
+    read = read_generation_request(endpoint, std::get<Body>(parsed), engine_.slots());
+  }
+  if (const auto* bad = std::get_if<HttpError>(&read)) {
+    ++refused_;
+    report.status = bad->status;
+    report.ending = "refused";
+    report.error = bad->message;
+    co_await answer.error(*bad);
+    co_return;
+  }
+  Flow flow{.proxy = *this,
+            .request = request,
+            .answer = answer,
+            .report = report,
+            .wanted = std::get<GenerationRequest>(read),
+            .body = std::get_if<Body>(&parsed)};
+  KeepAlive keep_alive = options_.keep_alive;
+  if (!flow.wanted.stream) {
+    keep_alive.form = KeepAlive::Form::off;
+  }
+  const auto executor = socket.get_executor();
+  const auto ended = co_await (
+      flow.run() || client_gone(socket) || answer.comments(keep_alive) ||
+      find_slots(backend_, engine_, flow.ticket, flow.sent, flow.wanted.sequences, executor));
+  if (ended.index() != 0) {
+    answer.close_after();
+  }
+}
+
+Stats Proxy::stats() const {
+  Stats stats = engine_.stats();
+  admission_.add_to(stats);
+  stats.passthrough_total = passed_;
+  stats.requests_refused = refused_;
+  stats.backend_ready = monitor_.state() == BackendMonitor::State::ready ? 1 : 0;
+  return stats;
+}
+
+}  // namespace toki::http

@@ -1,0 +1,273 @@
+#include <toki/http/relay.hpp>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/http/buffer_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace toki::http {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+using beast::http::field;
+
+namespace {
+
+constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
+constexpr std::uint32_t kHeaderLimit = 64 * 1024;
+constexpr std::size_t kPieceBytes = 64 * 1024;
+
+std::string_view view(beast::string_view text) {
+  return {text.data(), text.size()};
+}
+
+bool same(std::string_view a, std::string_view b) {
+  return beast::iequals({a.data(), a.size()}, {b.data(), b.size()});
+}
+
+// Names listed in Connection belong to this hop, like Connection itself.
+std::vector<std::string_view> hop_names(const beast::http::fields& fields) {
+  std::vector<std::string_view> names;
+  const auto [begin, end] = fields.equal_range(field::connection);
+  for (auto it = begin; it != end; ++it) {
+    std::string_view rest = view(it->value());
+    while (!rest.empty()) {
+      const std::size_t comma = std::min(rest.find(','), rest.size());
+      std::string_view name = rest.substr(0, comma);
+      rest.remove_prefix(std::min(comma + 1, rest.size()));
+      while (!name.empty() && (name.front() == ' ' || name.front() == '\t')) {
+        name.remove_prefix(1);
+      }
+      while (!name.empty() && (name.back() == ' ' || name.back() == '\t')) {
+        name.remove_suffix(1);
+      }
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+bool hop_by_hop(field name) {
+  switch (name) {
+    case field::connection:
+    case field::keep_alive:
+    case field::proxy_connection:
+    case field::proxy_authenticate:
+    case field::proxy_authorization:
+    case field::te:
+    case field::trailer:
+    case field::transfer_encoding:
+    case field::upgrade:
+    case field::content_length: return true;  // the message is framed anew
+    default: return false;
+  }
+}
+
+template <class Skip>
+void append_end_to_end(std::string& out, const beast::http::fields& fields, Skip skip) {
+  const auto hop = hop_names(fields);
+  for (const auto& entry : fields) {
+    const std::string_view name = view(entry.name_string());
+    const bool listed =
+        std::any_of(hop.begin(), hop.end(), [&](std::string_view h) { return same(h, name); });
+    if (listed || hop_by_hop(entry.name()) || skip(entry.name(), name)) {
+      continue;
+    }
+    out.append(name).append(": ").append(view(entry.value())).append("\r\n");
+  }
+}
+
+// What is said when the server behind us fails before its answer began. JSON of its own is passed
+// on where it fits.
+HttpError unreachable(const std::string& detail) {
+  return {.status = 502, .type = "upstream_error", .message = detail};
+}
+
+using Parser = beast::http::response_parser<beast::http::buffer_body>;
+
+struct Exchange {
+  Exchange(Upstream& u, const RelayRequest& r, AnswerWriter& a)
+      : upstream(u), request(r), answer(a) {}
+
+  Upstream& upstream;
+  const RelayRequest& request;
+  AnswerWriter& answer;
+  RelayResult result;
+  std::unique_ptr<Connection> connection;
+  std::unique_ptr<Parser> parser;
+  AnswerWatch watch;
+  std::vector<char> piece = std::vector<char>(kPieceBytes);
+  bool late = false;       // our own head went out before the server's came
+  std::string late_error;  // body of an error answer that came after our own head
+
+  asio::awaitable<void> run();
+  asio::awaitable<bool> read_head();
+  asio::awaitable<void> pass_head();
+  asio::awaitable<bool> pass_body();
+  asio::awaitable<void> fail(beast::error_code ec, std::string_view when);
+  void expect_progress() { connection->stream.expires_after(request.progress_limit); }
+};
+
+asio::awaitable<void> Exchange::fail(beast::error_code ec, std::string_view when) {
+  const bool stalled = ec == beast::error::timeout;
+  result.end = stalled ? RelayResult::End::stalled : RelayResult::End::broken;
+  if (stalled) {
+    co_await answer.error({.status = 504,
+                           .type = "timeout_error",
+                           .message = fmt::format("the backend made no progress for {} ms",
+                                                  request.progress_limit.count())});
+    co_return;
+  }
+  co_await answer.error(unreachable(fmt::format("the backend {}: {}", when, ec.message())));
+}
+
+asio::awaitable<bool> Exchange::read_head() {
+  for (;;) {
+    parser = std::make_unique<Parser>();
+    parser->header_limit(kHeaderLimit);
+    parser->body_limit(boost::none);
+    parser->skip(request.method == "HEAD");
+    expect_progress();
+    auto [ec, got] = co_await beast::http::async_read_header(connection->stream, connection->buffer,
+                                                             *parser, kAsTuple);
+    if (ec) {
+      co_await fail(ec, "closed or broke its answer before it began");
+      co_return false;
+    }
+    result.status = parser->get().result_int();
+    if (result.status >= 200) {
+      co_return true;
+    }
+  }
+}
+
+asio::awaitable<void> Exchange::pass_head() {
+  const auto& head = parser->get();
+  const AnswerKind kind = answer_kind(view(head[field::content_type]));
+  watch = AnswerWatch(request.identity ? kind : AnswerKind::other);
+  late = answer.head_sent();
+  if (late) {
+    co_return;
+  }
+  std::string lines;
+  append_end_to_end(lines, head, [](field, std::string_view name) {
+    return name.size() > 7 && same(name.substr(0, 7), "x-toki-");
+  });
+  const bool no_body = result.status == 204 || result.status == 304;
+  std::optional<std::uint64_t> length;
+  if (const auto found = head.find(field::content_length); found != head.end() && !no_body) {
+    length = parser->content_length() ? std::optional<std::uint64_t>(*parser->content_length())
+                                      : std::nullopt;
+  }
+  if (!length && kind == AnswerKind::sse) {
+    answer.opens_event_stream();
+  }
+  co_await answer.head(result.status, view(head.reason()), lines, length, no_body);
+}
+
+// Each piece goes out before the next is read, so a slow client slows the server down and nothing
+// piles up.
+asio::awaitable<bool> Exchange::pass_body() {
+  while (!parser->is_done()) {
+    auto& body = parser->get().body();
+    body.data = piece.data();
+    body.size = piece.size();
+    body.more = true;
+    expect_progress();
+    auto [ec, got] = co_await beast::http::async_read_some(connection->stream, connection->buffer,
+                                                           *parser, kAsTuple);
+    const std::string_view bytes(piece.data(), piece.size() - body.size);
+    if (!bytes.empty()) {
+      result.answer_begun = true;
+      watch.feed(bytes);
+      if (late && result.status != 200) {
+        late_error.append(bytes.substr(0, kPieceBytes - std::min(kPieceBytes, late_error.size())));
+      } else {
+        co_await answer.body(bytes);
+      }
+    }
+    if (ec && ec != beast::http::error::need_buffer) {
+      co_await fail(ec, "broke off its answer");
+      co_return false;
+    }
+  }
+  co_return true;
+}
+
+asio::awaitable<void> Exchange::run() {
+  const std::string head = request_head(request, upstream);
+  auto connected = co_await upstream.send(head, request.body);
+  if (!connected) {
+    result.end = RelayResult::End::unreachable;
+    co_await answer.error(unreachable(connected.error().detail));
+    co_return;
+  }
+  connection = std::move(*connected);
+  if (!co_await read_head()) {
+    co_return;
+  }
+  co_await pass_head();
+  const bool whole = co_await pass_body();
+  watch.finish();
+  result.facts = watch.facts();
+  if (!whole) {
+    co_return;
+  }
+  if (late && result.status != 200) {
+    co_await answer.error_event(
+        result.facts.error
+            ? late_error
+            : error_body(
+                  {.status = result.status,
+                   .type = "upstream_error",
+                   .message = fmt::format("the backend answered with status {}", result.status)}));
+  } else {
+    co_await answer.end();
+  }
+  if (parser->keep_alive()) {
+    upstream.give_back(std::move(connection));
+  }
+}
+
+}  // namespace
+
+std::string request_head(const RelayRequest& request, const Upstream& upstream) {
+  std::string head = fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\n", request.method, request.target,
+                                 upstream.address().authority());
+  const bool own_key = !upstream.authorization().empty();
+  append_end_to_end(head, *request.fields, [&](field name, std::string_view) {
+    return name == field::host || name == field::expect ||
+           (name == field::authorization && own_key) ||
+           (name == field::accept_encoding && request.identity);
+  });
+  if (own_key) {
+    head.append("Authorization: ").append(upstream.authorization()).append("\r\n");
+  }
+  if (request.identity) {
+    head += "Accept-Encoding: identity\r\n";
+  }
+  if (request.has_body) {
+    std::size_t length = 0;
+    for (const std::string_view piece : request.body) {
+      length += piece.size();
+    }
+    head += fmt::format("Content-Length: {}\r\n", length);
+  }
+  head += "\r\n";
+  return head;
+}
+
+asio::awaitable<RelayResult> relay(Upstream& upstream, const RelayRequest& request,
+                                   AnswerWriter& answer) {
+  Exchange exchange{upstream, request, answer};
+  co_await exchange.run();
+  co_return std::move(exchange.result);
+}
+
+}  // namespace toki::http

@@ -1,0 +1,224 @@
+#include <toki/http/upstream.hpp>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <sys/socket.h>
+
+namespace toki::http {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+namespace {
+
+constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
+
+// Open, and with nothing to read: neither closed by the server nor holding bytes of an old answer.
+bool clean(Connection& connection) {
+  char byte = 0;
+  const auto got =
+      ::recv(connection.stream.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got < 0 && errno == EAGAIN && connection.buffer.size() == 0;
+}
+
+std::vector<asio::const_buffer> buffers(std::string_view head,
+                                        std::span<const std::string_view> body) {
+  std::vector<asio::const_buffer> result{asio::buffer(head)};
+  for (const std::string_view piece : body) {
+    result.push_back(asio::buffer(piece));
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string Address::authority() const {
+  const bool v6 = host.find(':') != std::string::npos;
+  return v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
+}
+
+Result<Address> parse_url(std::string_view url) {
+  const auto bad = [&](std::string_view why) {
+    return Error{Errc::invalid_argument,
+                 fmt::format("'{}' is no http://HOST[:PORT]: {}", url, why)};
+  };
+  constexpr std::string_view scheme = "http://";
+  if (!url.starts_with(scheme)) {
+    return bad("it must start with http://");
+  }
+  std::string_view rest = url.substr(scheme.size());
+  if (rest.ends_with('/')) {
+    rest.remove_suffix(1);
+  }
+  if (rest.find_first_of("/?#@ ") != std::string_view::npos) {
+    return bad("a path, query or user is not supported");
+  }
+  Address address{.host = {}, .port = "80"};
+  std::string_view port;
+  if (rest.starts_with('[')) {
+    const auto close = rest.find(']');
+    if (close == std::string_view::npos) {
+      return bad("the bracket is not closed");
+    }
+    address.host = rest.substr(1, close - 1);
+    port = rest.substr(close + 1);
+  } else {
+    const auto colon = std::min(rest.find(':'), rest.size());
+    address.host = rest.substr(0, colon);
+    port = rest.substr(colon);
+  }
+  if (address.host.empty()) {
+    return bad("the host is empty");
+  }
+  if (!port.empty()) {
+    unsigned number = 0;
+    const auto [end, ec] = std::from_chars(port.data() + 1, port.data() + port.size(), number);
+    if (port[0] != ':' || ec != std::errc{} || end != port.data() + port.size() || number == 0 ||
+        number > 65535) {
+      return bad("the port is not a number from 1 to 65535");
+    }
+    address.port = port.substr(1);
+  }
+  return address;
+}
+
+Upstream::Upstream(asio::any_io_executor executor, Address address, std::string key)
+    : executor_(std::move(executor)), address_(std::move(address)) {
+  if (!key.empty()) {
+    authorization_ = "Bearer " + key;
+  }
+}
+
+asio::awaitable<Result<std::unique_ptr<Connection>>> Upstream::connect(bool fresh) {
+  while (!fresh && !idle_.empty()) {
+    auto connection = std::move(idle_.back());
+    idle_.pop_back();
+    if (clean(*connection)) {
+      connection->reused = true;
+      co_return connection;
+    }
+    suspicion_ = true;
+  }
+  auto connection = std::make_unique<Connection>(executor_);
+  connection->stream.expires_after(kConnectLimit);
+  error_code failure;
+  const auto literal = asio::ip::make_address(address_.host, failure);
+  std::vector<tcp::endpoint> endpoints;
+  if (!failure) {
+    endpoints.emplace_back(literal, static_cast<unsigned short>(std::stoi(address_.port)));
+  } else {
+    tcp::resolver resolver(executor_);
+    auto [ec, found] = co_await resolver.async_resolve(address_.host, address_.port, kAsTuple);
+    if (ec) {
+      co_return Error{Errc::unavailable,
+                      fmt::format("cannot resolve {}: {}", address_.host, ec.message())};
+    }
+    for (const auto& entry : found) {
+      endpoints.push_back(entry.endpoint());
+    }
+  }
+  auto [ec, endpoint] = co_await connection->stream.async_connect(endpoints, kAsTuple);
+  if (ec) {
+    co_return Error{Errc::unavailable,
+                    fmt::format("cannot connect to {}: {}", address_.authority(), ec.message())};
+  }
+  connection->stream.socket().set_option(tcp::no_delay(true), ec);
+  co_return connection;
+}
+
+void Upstream::give_back(std::unique_ptr<Connection> connection) {
+  if (idle_.size() >= kMaxIdle || connection->buffer.size() != 0) {
+    return;
+  }
+  connection->stream.expires_never();
+  idle_.push_back(std::move(connection));
+}
+
+bool Upstream::take_suspicion() {
+  const auto dead =
+      std::erase_if(idle_, [](const auto& connection) { return !clean(*connection); });
+  return std::exchange(suspicion_, false) || dead > 0;
+}
+
+asio::awaitable<Result<std::unique_ptr<Connection>>> Upstream::send(
+    std::string_view head, std::span<const std::string_view> body) {
+  for (bool fresh = false;; fresh = true) {
+    auto connection = co_await connect(fresh);
+    if (!connection) {
+      co_return connection;
+    }
+    beast::tcp_stream& stream = (*connection)->stream;
+    stream.expires_after(std::chrono::minutes(5));
+    auto [ec, sent] = co_await asio::async_write(stream, buffers(head, body), kAsTuple);
+    if (!ec || sent > 0) {
+      // After a write error the server may still have answered (for example 413) before it closed:
+      // let the caller read.
+      co_return connection;
+    }
+    if (!(*connection)->reused) {
+      co_return Error{Errc::unavailable,
+                      fmt::format("cannot send to {}: {}", address_.authority(), ec.message())};
+    }
+    suspicion_ = true;
+  }
+}
+
+asio::awaitable<Result<Reply>> Upstream::call(std::string_view method, std::string_view target,
+                                              std::span<const std::string_view> body,
+                                              std::string_view authorization, Millis limit) {
+  const auto started = std::chrono::steady_clock::now();
+  std::size_t length = 0;
+  for (const std::string_view piece : body) {
+    length += piece.size();
+  }
+  std::string head =
+      fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\n", method, target, address_.authority());
+  if (!authorization_.empty() || !authorization.empty()) {
+    head += fmt::format("Authorization: {}\r\n",
+                        authorization_.empty() ? authorization : authorization_);
+  }
+  if (method != "GET") {
+    head += fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", length);
+  }
+  head += "\r\n";
+  auto connection = co_await send(head, body);
+  if (!connection) {
+    co_return std::move(connection).error();
+  }
+  beast::http::response_parser<beast::http::string_body> parser;
+  parser.body_limit(kMaxReplyBytes);
+  (*connection)
+      ->stream.expires_after(std::max(
+          limit - std::chrono::duration_cast<Millis>(std::chrono::steady_clock::now() - started),
+          Millis(1)));
+  auto [ec, got] = co_await beast::http::async_read((*connection)->stream, (*connection)->buffer,
+                                                    parser, kAsTuple);
+  if (ec == beast::error::timeout) {
+    co_return Error{Errc::timed_out,
+                    fmt::format("{} {}: no answer within {} ms", method, target, limit.count())};
+  }
+  if (ec) {
+    suspicion_ = true;
+    co_return Error{Errc::backend, fmt::format("{} {}: {}", method, target, ec.message())};
+  }
+  Reply reply{.status = parser.get().result_int(), .body = std::move(parser.get().body())};
+  if (parser.keep_alive()) {
+    give_back(std::move(*connection));
+  }
+  co_return reply;
+}
+
+}  // namespace toki::http

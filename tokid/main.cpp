@@ -1,0 +1,176 @@
+// tokid: wiring, signals, exit codes. 0: ended as asked; 1: cannot run; 2: bad options.
+#include <toki/version.hpp>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <fmt/format.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "options.hpp"
+#include "server.hpp"
+#include "supervisor.hpp"
+
+namespace {
+
+namespace asio = boost::asio;
+using namespace tokid;
+using toki::http::KeepAlive;
+using toki::http::Millis;
+
+void start_log(const std::string& level) {
+  auto logger = spdlog::stderr_logger_st("tokid");
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
+  logger->set_level(spdlog::level::from_str(level));
+  logger->flush_on(spdlog::level::debug);
+  spdlog::set_default_logger(logger);
+}
+
+void log_line(toki::LogLevel level, std::string_view text) {
+  switch (level) {
+    case toki::LogLevel::error: spdlog::error(text); break;
+    case toki::LogLevel::warn: spdlog::warn(text); break;
+    case toki::LogLevel::info: spdlog::info(text); break;
+    case toki::LogLevel::debug: spdlog::debug(text); break;
+  }
+}
+
+void log_request(const toki::http::RequestReport& r) {
+  spdlog::info(
+      "request path={} status={} ending={} slot={} reason={} class={} prompt={} available={} "
+      "predicted={} reused={} "
+      "generated={} render_ms={:.2f} queue_ms={:.2f} first_byte_ms={:.2f} total_ms={:.2f}{}{}{}",
+      r.path, r.status, r.ending, r.slot ? std::to_string(*r.slot) : "-",
+      r.reason.empty() ? "-" : r.reason, r.cache_class.empty() ? "-" : r.cache_class, r.prompt,
+      r.available, r.predicted, r.reused, r.generated, r.render_ms, r.queue_ms, r.first_byte_ms,
+      r.total_ms, r.mismatch ? " mismatch=1" : "", r.fault ? " integrity_fault=1" : "",
+      r.error.empty() ? "" : fmt::format(" error=\"{}\"", r.error));
+}
+
+KeepAlive keep_alive(const Options& options) {
+  return {.grace = Millis(options.keepalive_grace_ms),
+          .interval = Millis(options.keepalive_interval_ms),
+          .form = options.keepalive_form == "off"    ? KeepAlive::Form::off
+                  : options.keepalive_form == "line" ? KeepAlive::Form::line
+                                                     : KeepAlive::Form::comment};
+}
+
+struct Daemon {
+  Daemon(asio::io_context& io, const Options& o, bool own_cache)
+      : options(o),
+        upstream(io.get_executor(), o.backend_address, o.backend_key),
+        backend(io.get_executor(), upstream, {.render = Millis(o.tokenize_limit_ms)}),
+        engine({.tree = {}, .min_reuse_for_hit = o.min_reuse_for_hit},
+               &std::chrono::steady_clock::now),
+        admission(io.get_executor(), engine,
+                  {.length = o.queue_length,
+                   .wait = Millis(o.queue_wait_ms),
+                   .slot_wait = Millis(o.slot_wait_ms)}),
+        monitor(io.get_executor(), backend, upstream, engine, admission,
+                {.interval = Millis(o.probe_interval_ms), .own_cache = own_cache}, log_line),
+        proxy(upstream, backend, monitor, engine, admission,
+              {.progress_limit = Millis(o.progress_limit_ms), .keep_alive = keep_alive(o)},
+              log_request),
+        server(io.get_executor(), proxy, engine, monitor,
+               {.max_body = o.max_body_mib << 20, .max_connections = o.max_connections}) {}
+
+  const Options& options;
+  toki::http::Upstream upstream;
+  toki::http::LlamaServerBackend backend;
+  toki::Engine engine;
+  toki::http::Admission admission;
+  toki::http::BackendMonitor monitor;
+  toki::http::Proxy proxy;
+  Server server;
+};
+
+// The first signal drains and stops; a second one ends at once.
+asio::awaitable<void> stop_on_signal(asio::io_context& io, Daemon& daemon, Supervisor* child) {
+  asio::signal_set signals(io, SIGINT, SIGTERM);
+  const int first = co_await signals.async_wait(asio::use_awaitable);
+  spdlog::info("signal {}: draining for up to {} ms", first, daemon.options.drain_ms);
+  signals.async_wait([child](const boost::system::error_code& ec, int second) {
+    if (!ec) {
+      if (child != nullptr) {
+        child->kill();
+      }
+      std::_Exit(128 + second);
+    }
+  });
+  co_await daemon.server.drain(Millis(daemon.options.drain_ms));
+  if (child != nullptr) {
+    co_await child->stop(Millis(10000));
+  }
+  spdlog::info("stopped");
+  io.stop();
+}
+
+int fail(const toki::Error& error) {
+  fmt::print(stderr, "tokid: {}\n", error.detail);
+  return error.code == toki::Errc::invalid_argument ? 2 : 1;
+}
+
+int run(Options options) {
+  std::optional<ServerCommand> command;
+  if (!options.server.empty()) {
+    const auto slot_dir = std::filesystem::path(options.data_dir) / "slots";
+    std::error_code ec;
+    std::filesystem::create_directories(slot_dir, ec);
+    auto completed =
+        complete_command(options.server, options.backend_given ? &options.backend_address : nullptr,
+                         slot_dir.string());
+    if (!completed) {
+      return fail(completed.error());
+    }
+    command = std::move(*completed);
+    options.backend_address = command->address;
+  }
+  asio::io_context io(1);
+  Daemon daemon(io, options, !command || command->own_cache);
+  std::unique_ptr<Supervisor> child;
+  const auto port = daemon.server.listen(options.listen_host, options.listen_port);
+  if (!port) {
+    return fail(port.error());
+  }
+  if (command) {
+    child = std::make_unique<Supervisor>(io.get_executor(), command->words, log_line);
+    if (const auto status = child->start(); !status) {
+      return fail(status.error());
+    }
+    asio::co_spawn(io, child->run(), asio::detached);
+  }
+  const bool v6 = options.listen_host.find(':') != std::string::npos;
+  fmt::print("tokid listening on http://{}:{}\n",
+             v6 ? "[" + options.listen_host + "]" : options.listen_host, *port);
+  std::fflush(stdout);
+  spdlog::info("tokid {} on {}:{}, backend {}, state in {}", toki::version(), options.listen_host,
+               *port, options.backend_address.authority(), options.data_dir);
+  asio::co_spawn(io, stop_on_signal(io, daemon, child.get()), asio::detached);
+  asio::co_spawn(io, daemon.monitor.run(), asio::detached);
+  asio::co_spawn(io, daemon.server.accept(), asio::detached);
+  io.run();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);
+  const Parsed parsed = parse_options(argc, argv);
+  if (!parsed.run) {
+    fmt::print(parsed.exit_code == 0 ? stdout : stderr, "{}", parsed.text);
+    return parsed.exit_code;
+  }
+  start_log(parsed.options.log_level);
+  return run(parsed.options);
+}

@@ -1,0 +1,205 @@
+#include "options.hpp"
+
+#include <toki/version.hpp>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace tokid {
+namespace {
+
+namespace fs = std::filesystem;
+using toki::Errc;
+using toki::Error;
+using toki::Status;
+
+Error bad(std::string message) {
+  return {Errc::invalid_argument, std::move(message)};
+}
+
+// "ADDR:PORT", "[ADDR]:PORT".
+Status read_listen(Options& options) {
+  const auto colon = options.listen.rfind(':');
+  if (colon == std::string::npos) {
+    return bad(fmt::format("--listen {}: expected ADDRESS:PORT", options.listen));
+  }
+  std::string host = options.listen.substr(0, colon);
+  const std::string port = options.listen.substr(colon + 1);
+  unsigned number = 0;
+  const auto [end, ec] = std::from_chars(port.data(), port.data() + port.size(), number);
+  if (ec != std::errc{} || end != port.data() + port.size() || number > 65535 || host.empty()) {
+    return bad(
+        fmt::format("--listen {}: the port is not a number from 0 to 65535", options.listen));
+  }
+  if (host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  options.listen_host = host == "localhost" ? "127.0.0.1" : host;
+  options.listen_port = static_cast<std::uint16_t>(number);
+  return toki::Done{};
+}
+
+Status read_key(Options& options) {
+  if (const char* key = std::getenv("TOKID_BACKEND_KEY")) {
+    options.backend_key = key;
+  }
+  if (!options.backend_key_file.empty()) {
+    std::ifstream file(options.backend_key_file);
+    if (!std::getline(file, options.backend_key)) {
+      return bad(fmt::format("--backend-key-file {}: cannot be read", options.backend_key_file));
+    }
+  }
+  while (!options.backend_key.empty() &&
+         std::isspace(static_cast<unsigned char>(options.backend_key.back())) != 0) {
+    options.backend_key.pop_back();
+  }
+  const bool printable = std::all_of(options.backend_key.begin(), options.backend_key.end(),
+                                     [](char c) { return c > 0x20 && c < 0x7f; });
+  return printable ? Status(toki::Done{})
+                   : bad("the backend key holds characters that no header may hold");
+}
+
+// Everything toki keeps lies below one folder that only its owner can read.
+Status make_data_dir(Options& options) {
+  if (options.data_dir.empty()) {
+    const char* state = std::getenv("XDG_STATE_HOME");
+    const char* home = std::getenv("HOME");
+    if ((state == nullptr || *state == 0) && (home == nullptr || *home == 0)) {
+      return bad("neither --data-dir nor XDG_STATE_HOME nor HOME says where to keep state");
+    }
+    const fs::path base =
+        state != nullptr && *state != 0 ? fs::path(state) : fs::path(home) / ".local" / "state";
+    options.data_dir = (base / "toki").string();
+  }
+  std::error_code ec;
+  const fs::path path = fs::absolute(options.data_dir, ec);
+  options.data_dir = path.string();
+  const bool fresh = fs::create_directories(path, ec);
+  if (ec || !fs::is_directory(path, ec)) {
+    return bad(fmt::format("--data-dir {}: {}", options.data_dir,
+                           ec ? ec.message() : std::string("is no folder")));
+  }
+  if (fresh) {
+    fs::permissions(path, fs::perms::owner_all, ec);
+  }
+  return toki::Done{};
+}
+
+Status check(Options& options) {
+  if (auto status = read_listen(options); !status) {
+    return status;
+  }
+  auto address = toki::http::parse_url(options.backend);
+  if (!address) {
+    return bad("--backend: " + address.error().detail);
+  }
+  options.backend_address = std::move(*address);
+  if (auto status = read_key(options); !status) {
+    return status;
+  }
+  return make_data_dir(options);
+}
+
+void add_options(CLI::App& app, Options& o) {
+  const CLI::Range ms(std::int64_t{0}, std::int64_t{7} * 24 * 3600 * 1000);
+  const CLI::Range positive_ms(std::int64_t{1}, std::int64_t{7} * 24 * 3600 * 1000);
+  app.add_option("--listen", o.listen, "ADDRESS:PORT to listen on; port 0 takes any free one");
+  app.add_option("--backend", o.backend, "llama-server, http://HOST:PORT");
+  app.add_option(
+      "--data-dir", o.data_dir,
+      "where toki keeps its state (default: $XDG_STATE_HOME/toki, else ~/.local/state/toki)");
+  app.add_option("--backend-key-file", o.backend_key_file,
+                 "file with llama-server's API key (or environment TOKID_BACKEND_KEY); without one "
+                 "the client's own is passed on");
+  app.add_option("--max-body-mib", o.max_body_mib, "largest request body in MiB")
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--max-connections", o.max_connections, "most client connections")
+      ->check(CLI::Range(1, 1000000));
+  app.add_option("--queue-length", o.queue_length,
+                 "most requests that wait for a slot; more get 429")
+      ->check(CLI::Range(0, 1000000));
+  app.add_option("--queue-wait-ms", o.queue_wait_ms, "longest wait for a slot; then 503")
+      ->check(ms);
+  app.add_option(
+         "--slot-wait-ms", o.slot_wait_ms,
+         "longest wait for the busy slot that holds the prompt's prefix, before another is taken")
+      ->check(ms);
+  app.add_option(
+         "--progress-limit-ms", o.progress_limit_ms,
+         "longest silence of the backend; then 504 and the slot gets no work until it is idle")
+      ->check(positive_ms);
+  app.add_option("--tokenize-limit-ms", o.tokenize_limit_ms,
+                 "longest time to render and tokenize a prompt; then it is forwarded uncached")
+      ->check(positive_ms);
+  app.add_option("--keepalive-grace-ms", o.keepalive_grace_ms,
+                 "silence before a stream gets its first comment")
+      ->check(positive_ms);
+  app.add_option("--keepalive-interval-ms", o.keepalive_interval_ms, "time between comments")
+      ->check(positive_ms);
+  app.add_option("--keepalive-form", o.keepalive_form,
+                 "comment (': toki' and a blank line), line (no blank line) or off")
+      ->check(CLI::IsMember({"comment", "line", "off"}));
+  app.add_option("--probe-interval-ms", o.probe_interval_ms,
+                 "time between looks at the backend's health")
+      ->check(positive_ms);
+  app.add_option("--drain-ms", o.drain_ms, "time that running answers get at SIGTERM")->check(ms);
+  app.add_option("--min-reuse-for-hit", o.min_reuse_for_hit,
+                 "reused tokens from which a request counts as a hit")
+      ->check(CLI::Range(1, 1000000));
+  app.add_option("--log-level", o.log_level, "error, warn, info or debug")
+      ->check(CLI::IsMember({"error", "warn", "info", "debug"}));
+}
+
+}  // namespace
+
+Parsed parse_options(int argc, char** argv) {
+  Parsed parsed;
+  Options& options = parsed.options;
+  int own = argc;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--") {
+      own = i;
+      options.server.assign(argv + i + 1, argv + argc);
+      break;
+    }
+  }
+  CLI::App app{
+      "tokid sits between OpenAI-API clients and llama-server and recycles KV caches.\n"
+      "Behind `--` it starts llama-server itself, with the flags that toki needs:\n"
+      "  tokid [OPTIONS] -- llama-server -m model.gguf ...",
+      "tokid"};
+  app.option_defaults()->always_capture_default();
+  app.set_version_flag("--version", std::string("tokid ") + toki::version());
+  add_options(app, options);
+  try {
+    app.parse(own, argv);
+  } catch (const CLI::ParseError& error) {
+    const bool asked = error.get_exit_code() == 0;
+    parsed.exit_code = asked ? 0 : 2;
+    parsed.text = dynamic_cast<const CLI::CallForHelp*>(&error) != nullptr ? app.help()
+                  : asked ? std::string(error.what()) + "\n"
+                          : fmt::format("tokid: {}\n", error.what());
+    return parsed;
+  }
+  options.backend_given = app.count("--backend") > 0;
+  if (own < argc && options.server.empty()) {
+    parsed.exit_code = 2;
+    parsed.text = "tokid: nothing stands after --\n";
+    return parsed;
+  }
+  if (auto status = check(options); !status) {
+    parsed.exit_code = 2;
+    parsed.text = fmt::format("tokid: {}\n", status.error().detail);
+    return parsed;
+  }
+  parsed.run = true;
+  return parsed;
+}
+
+}  // namespace tokid

@@ -1,0 +1,58 @@
+// What the command line says, checked.
+#pragma once
+
+#include <toki/http/admission.hpp>
+#include <toki/http/answer_writer.hpp>
+#include <toki/http/backend_monitor.hpp>
+#include <toki/http/llama_server_backend.hpp>
+#include <toki/http/proxy.hpp>
+#include <toki/http/upstream.hpp>
+#include <toki/result.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tokid {
+
+struct Options {
+  std::string listen = "127.0.0.1:9090";
+  std::string backend = "http://127.0.0.1:8080";
+  bool backend_given = false;
+  std::string data_dir;
+  std::string backend_key_file;
+  std::size_t max_body_mib = 64;
+  std::size_t max_connections = 1024;
+  std::size_t queue_length = 256;
+  std::int64_t queue_wait_ms = 60000;
+  std::int64_t slot_wait_ms = 1000;
+  std::int64_t progress_limit_ms = 3600000;
+  std::int64_t tokenize_limit_ms = 5000;
+  std::int64_t keepalive_grace_ms = 5000;
+  std::int64_t keepalive_interval_ms = 5000;
+  std::string keepalive_form = "comment";
+  std::int64_t probe_interval_ms = 1000;
+  std::int64_t drain_ms = 5000;
+  std::uint64_t min_reuse_for_hit = 10;
+  std::string log_level = "info";
+  std::vector<std::string> server;  // what stands after `--`
+
+  // Filled by parse_options.
+  std::string listen_host;
+  std::uint16_t listen_port = 0;
+  toki::http::Address backend_address;
+  std::string backend_key;
+};
+
+/// What to do: run, or end at once with an exit code after printing `text`.
+struct Parsed {
+  Options options;
+  bool run = false;
+  int exit_code = 0;
+  std::string text;
+};
+
+Parsed parse_options(int argc, char** argv);
+
+}  // namespace tokid

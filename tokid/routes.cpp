@@ -1,0 +1,106 @@
+#include "routes.hpp"
+
+#include <toki/http/answer_writer.hpp>
+#include <toki/version.hpp>
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace tokid {
+namespace {
+
+using toki::SlotContent;
+using toki::SlotInfo;
+
+std::array<toki::StatRow, toki::kStatRows> rows_of(const toki::Stats& stats) {
+  std::array<toki::StatRow, toki::kStatRows> rows{};
+  toki::stat_rows(stats, rows);
+  return rows;
+}
+
+Page stats_page(const toki::Stats& stats) {
+  std::string body = "{";
+  for (const toki::StatRow& row : rows_of(stats)) {
+    body += fmt::format("{}\"{}\":{}", body.size() > 1 ? "," : "", row.name, row.value);
+  }
+  return {.body = body + "}\n"};
+}
+
+Page metrics_page(const toki::Stats& stats) {
+  std::string body;
+  for (const toki::StatRow& row : rows_of(stats)) {
+    body += fmt::format("# HELP toki_{0} {1}\n# TYPE toki_{0} {2}\ntoki_{0} {3}\n", row.name,
+                        row.help, row.counter ? "counter" : "gauge", row.value);
+  }
+  return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = std::move(body)};
+}
+
+std::string_view state_of(const SlotInfo& slot) {
+  if (slot.fenced) {
+    return "fenced";
+  }
+  if (slot.leased) {
+    return "busy";
+  }
+  switch (slot.content) {
+    case SlotContent::empty: return "empty";
+    case SlotContent::known: return "known";
+    case SlotContent::unknown: break;
+  }
+  return "unknown";
+}
+
+Page slots_page(const toki::Engine& engine) {
+  std::string rows;
+  std::size_t id = 0;
+  for (const SlotInfo& slot : engine.slot_table()) {
+    rows +=
+        fmt::format(R"({}{{"id":{},"state":"{}","tokens":{},"known_tokens":{},"last_used":{}}})",
+                    rows.empty() ? "" : ",", id++, state_of(slot),
+                    slot.known_tokens + slot.unknown_tail, slot.known_tokens, slot.last_used);
+  }
+  return {.body = "{\"slots\":[" + rows + "]}\n"};
+}
+
+Page health_page(toki::http::BackendMonitor::State state) {
+  const bool ready = state == toki::http::BackendMonitor::State::ready;
+  return {.status = ready ? 200U : 503U,
+          .body = fmt::format("{{\"status\":\"{}\",\"version\":\"{}\"}}\n", to_string(state),
+                              toki::version())};
+}
+
+Page error_page(unsigned status, std::string message) {
+  return {.status = status,
+          .body = toki::http::error_body(
+              {.status = status, .type = "invalid_request_error", .message = std::move(message)})};
+}
+
+}  // namespace
+
+std::optional<Page> own_page(std::string_view method, std::string_view target,
+                             const toki::Engine& engine, const toki::Stats& stats,
+                             toki::http::BackendMonitor::State state) {
+  const std::string_view path = target.substr(0, target.find('?'));
+  if (path != "/metrics" && path != "/toki" && !path.starts_with("/toki/")) {
+    return std::nullopt;
+  }
+  if (method != "GET" && method != "HEAD") {
+    return error_page(405, "this page only answers GET");
+  }
+  if (path == "/metrics") {
+    return metrics_page(stats);
+  }
+  if (path == "/toki/health") {
+    return health_page(state);
+  }
+  if (path == "/toki/stats") {
+    return stats_page(stats);
+  }
+  if (path == "/toki/slots") {
+    return slots_page(engine);
+  }
+  return error_page(404, "tokid has no such page");
+}
+
+}  // namespace tokid

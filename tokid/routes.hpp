@@ -1,0 +1,26 @@
+// tokid's own pages: what /toki/… and /metrics answer.
+#pragma once
+
+#include <toki/engine.hpp>
+#include <toki/http/backend_monitor.hpp>
+#include <toki/stats.hpp>
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tokid {
+
+struct Page {
+  unsigned status = 200;
+  std::string_view content_type = "application/json; charset=utf-8";
+  std::string body;
+};
+
+/// Nothing when the path is not tokid's own. Unknown paths below /toki/ are 404, other methods than
+/// GET and HEAD 405.
+std::optional<Page> own_page(std::string_view method, std::string_view target,
+                             const toki::Engine& engine, const toki::Stats& stats,
+                             toki::http::BackendMonitor::State state);
+
+}  // namespace tokid

@@ -1,0 +1,244 @@
+#include "server.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <fmt/format.h>
+
+#include <array>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "routes.hpp"
+
+namespace tokid {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+using asio::ip::tcp;
+using beast::http::field;
+using toki::http::AnswerWriter;
+using toki::http::HttpError;
+using toki::http::Millis;
+
+namespace {
+
+constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
+constexpr std::chrono::seconds kIdleLimit{75};       // between requests, and for a header
+constexpr std::chrono::seconds kBodyPieceLimit{30};  // between two pieces of a body
+constexpr std::uint32_t kHeaderLimit = 64 * 1024;
+
+using Parser = beast::http::request_parser<beast::http::string_body>;
+
+std::string_view view(beast::string_view text) {
+  return {text.data(), text.size()};
+}
+
+// What to tell a client whose request could not be read; nothing when it just left.
+std::optional<HttpError> refusal(const beast::error_code& ec, std::size_t max_body) {
+  HttpError error{.status = 400, .type = "invalid_request_error", .message = {}};
+  if (ec == beast::http::error::body_limit) {
+    error.status = 413;
+    error.message =
+        fmt::format("the body is larger than the limit of {} bytes (--max-body-mib)", max_body);
+  } else if (ec == beast::http::error::header_limit) {
+    error.status = 431;
+    error.message = fmt::format("the header is larger than {} bytes", kHeaderLimit);
+  } else if (ec == beast::http::error::partial_message ||
+             ec.category() !=
+                 beast::http::make_error_code(beast::http::error::bad_method).category() ||
+             ec == beast::http::error::end_of_stream) {
+    return std::nullopt;
+  } else {
+    error.message = "this is no HTTP/1.1 request: " + ec.message();
+  }
+  return error;
+}
+
+// Two ways to tell the length are an attempt at smuggling; other codings than chunked cannot be
+// framed anew.
+bool ambiguous_length(const Parser& parser) {
+  const auto& fields = parser.get();
+  const bool coded = fields.count(field::transfer_encoding) > 0;
+  return (coded && fields.count(field::content_length) > 0) || (coded && !parser.chunked()) ||
+         fields.count(field::content_length) > 1;
+}
+
+}  // namespace
+
+struct Server::Session {
+  Session(std::list<Session*>& all, tcp::socket socket) : sessions(all), stream(std::move(socket)) {
+    place = sessions.insert(sessions.end(), this);
+  }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session() { sessions.erase(place); }
+
+  std::list<Session*>& sessions;
+  std::list<Session*>::iterator place;
+  beast::tcp_stream stream;
+  beast::flat_buffer buffer;
+  bool busy = false;
+};
+
+Server::Server(asio::any_io_executor executor, toki::http::Proxy& proxy, toki::Engine& engine,
+               const toki::http::BackendMonitor& monitor, ServerLimits limits)
+    : acceptor_(std::move(executor)),
+      proxy_(proxy),
+      engine_(engine),
+      monitor_(monitor),
+      limits_(limits) {}
+
+toki::Result<std::uint16_t> Server::listen(const std::string& host, std::uint16_t port) {
+  beast::error_code ec;
+  const auto address = asio::ip::make_address(host, ec);
+  const tcp::endpoint endpoint(address, port);
+  if (!ec) acceptor_.open(endpoint.protocol(), ec);
+  if (!ec) acceptor_.set_option(tcp::acceptor::reuse_address(true), ec);
+  if (!ec) acceptor_.bind(endpoint, ec);
+  if (!ec) acceptor_.listen(1024, ec);
+  if (ec) {
+    return toki::Error{toki::Errc::unavailable,
+                       fmt::format("cannot listen on {}:{}: {}", host, port, ec.message())};
+  }
+  return acceptor_.local_endpoint().port();
+}
+
+asio::awaitable<void> Server::accept() {
+  for (;;) {
+    auto [ec, socket] = co_await acceptor_.async_accept(kAsTuple);
+    if (draining_ || ec == asio::error::operation_aborted) {
+      co_return;
+    }
+    if (ec) {  // out of descriptors, mostly: wait for some to come back
+      asio::steady_timer pause(acceptor_.get_executor(), Millis(50));
+      (void)co_await pause.async_wait(kAsTuple);
+      continue;
+    }
+    asio::co_spawn(acceptor_.get_executor(), serve(std::move(socket)), asio::detached);
+  }
+}
+
+asio::awaitable<void> Server::serve(tcp::socket socket) {
+  Session session(sessions_, std::move(socket));
+  beast::error_code ec;
+  session.stream.socket().set_option(tcp::no_delay(true), ec);
+  try {
+    while (!draining_ && co_await one_request(session)) {
+    }
+  } catch (const boost::system::system_error&) {
+    // The client is gone or does not read: nobody is left to be told.
+  }
+  // Let a refusal reach a client that still sends: close our side first and read what is on the
+  // way, within limits.
+  session.stream.socket().shutdown(tcp::socket::shutdown_send, ec);
+  std::array<char, 16384> rest{};
+  session.stream.expires_after(std::chrono::seconds(1));
+  for (int i = 0; i < 64 && !ec && !draining_; ++i) {
+    auto [failed, got] = co_await session.stream.async_read_some(asio::buffer(rest), kAsTuple);
+    ec = failed;
+  }
+}
+
+asio::awaitable<bool> Server::one_request(Session& session) {
+  beast::tcp_stream& stream = session.stream;
+  Parser parser;
+  parser.header_limit(kHeaderLimit);
+  parser.body_limit(limits_.max_body);
+  session.busy = false;
+  stream.expires_after(kIdleLimit);
+  auto [failed, got] =
+      co_await beast::http::async_read_header(stream, session.buffer, parser, kAsTuple);
+  beast::error_code ec = failed;
+  session.busy = true;
+  const auto& head = parser.get();
+  const bool http10 = head.version() == 10;
+  AnswerWriter answer(stream, http10, !ec && parser.keep_alive() && !draining_,
+                      head.method() == beast::http::verb::head);
+  std::optional<HttpError> refused = ec ? refusal(ec, limits_.max_body) : std::nullopt;
+  if (!ec && ambiguous_length(parser)) {
+    refused = {.status = 400,
+               .type = "invalid_request_error",
+               .message = "the length of the body is ambiguous"};
+  }
+  if (!ec && !refused && sessions_.size() > limits_.max_connections) {
+    refused = {.status = 503,
+               .type = "unavailable_error",
+               .message = "too many connections (--max-connections)",
+               .offset = {},
+               .retry_after = 1};
+  }
+  if (!ec && !refused && beast::iequals(head[field::expect], "100-continue") && !http10) {
+    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+    co_await asio::async_write(stream, asio::buffer(kContinue), asio::use_awaitable);
+  }
+  while (!ec && !refused && !parser.is_done()) {
+    stream.expires_after(kBodyPieceLimit);
+    auto [broke, n] =
+        co_await beast::http::async_read_some(stream, session.buffer, parser, kAsTuple);
+    ec = broke;
+    refused = ec ? refusal(ec, limits_.max_body) : std::nullopt;
+  }
+  stream.expires_never();
+  if (refused) {
+    answer.close_after();
+    co_await answer.error(*refused);
+    co_return false;
+  }
+  if (ec) {
+    co_return false;
+  }
+  const toki::http::ClientRequest request{
+      .method = view(head.method_string()),
+      .target = view(head.target()),
+      .fields = &head,
+      .body = head.body(),
+      .has_body = parser.chunked() || parser.content_length().has_value()};
+  toki::Stats stats = proxy_.stats();
+  stats.connections = sessions_.size();
+  if (const auto page =
+          own_page(request.method, request.target, engine_, stats, monitor_.state())) {
+    co_await answer.whole(page->status, page->content_type, page->body);
+  } else {
+    co_await proxy_.serve(request, answer, stream.socket());
+  }
+  co_return answer.reusable() && !draining_;
+}
+
+asio::awaitable<void> Server::drain(Millis limit) {
+  draining_ = true;
+  beast::error_code ec;
+  acceptor_.close(ec);
+  for (Session* session : sessions_) {
+    if (!session->busy) {
+      session->stream.cancel();
+    }
+  }
+  asio::steady_timer pause(acceptor_.get_executor());
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (!sessions_.empty() && std::chrono::steady_clock::now() < deadline) {
+    pause.expires_after(Millis(10));
+    (void)co_await pause.async_wait(kAsTuple);
+  }
+  for (Session* session : sessions_) {
+    session->stream.close();
+  }
+  // What was told to end does so in the next turns of the loop.
+  for (int i = 0; i < 50 && !sessions_.empty(); ++i) {
+    pause.expires_after(Millis(10));
+    (void)co_await pause.async_wait(kAsTuple);
+  }
+}
+
+}  // namespace tokid

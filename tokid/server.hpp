@@ -1,0 +1,49 @@
+// The listener: connections in, requests to the proxy or to tokid's own pages.
+#pragma once
+
+#include <toki/engine.hpp>
+#include <toki/http/backend_monitor.hpp>
+#include <toki/http/proxy.hpp>
+#include <toki/result.hpp>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <string>
+
+namespace tokid {
+
+struct ServerLimits {
+  std::size_t max_body = std::size_t{64} << 20;
+  std::size_t max_connections = 1024;
+};
+
+class Server {
+ public:
+  Server(boost::asio::any_io_executor executor, toki::http::Proxy& proxy, toki::Engine& engine,
+         const toki::http::BackendMonitor& monitor, ServerLimits limits);
+
+  toki::Result<std::uint16_t> listen(const std::string& host, std::uint16_t port);
+  boost::asio::awaitable<void> accept();
+  /// No new connections; idle ones are closed, running answers get `limit`, then all are closed.
+  boost::asio::awaitable<void> drain(toki::http::Millis limit);
+
+ private:
+  struct Session;
+  boost::asio::awaitable<void> serve(boost::asio::ip::tcp::socket socket);
+  boost::asio::awaitable<bool> one_request(Session& session);
+
+  boost::asio::ip::tcp::acceptor acceptor_;
+  toki::http::Proxy& proxy_;
+  toki::Engine& engine_;
+  const toki::http::BackendMonitor& monitor_;
+  ServerLimits limits_;
+  std::list<Session*> sessions_;
+  bool draining_ = false;
+};
+
+}  // namespace tokid

@@ -1,0 +1,261 @@
+#include "supervisor.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <string_view>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace tokid {
+
+namespace asio = boost::asio;
+using toki::Errc;
+using toki::Error;
+using toki::LogLevel;
+using toki::http::Millis;
+
+namespace {
+
+constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
+
+std::string errno_text(int number) {
+  return std::strerror(number);
+}
+
+// fork and exec. The child dies with us, even when we are killed; `output`: its stdout and stderr
+// go there instead of ours.
+toki::Result<pid_t> spawn(const std::vector<std::string>& words, int output = -1) {
+  std::vector<char*> argv;
+  for (const std::string& word : words) {
+    argv.push_back(const_cast<char*>(word.c_str()));
+  }
+  argv.push_back(nullptr);
+  std::array<int, 2> failure{};
+  if (::pipe2(failure.data(), O_CLOEXEC) != 0) {
+    return Error{Errc::unavailable, "pipe: " + errno_text(errno)};
+  }
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (::getppid() != parent) {
+      ::_exit(1);
+    }
+    if (output >= 0) {
+      ::dup2(output, STDOUT_FILENO);
+      ::dup2(output, STDERR_FILENO);
+    } else {
+      ::dup2(STDERR_FILENO, STDOUT_FILENO);  // our stdout is for our own lines
+    }
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::execvp(argv[0], argv.data());
+    const int error = errno;
+    (void)!::write(failure[1], &error, sizeof error);
+    ::_exit(127);
+  }
+  ::close(failure[1]);
+  int error = pid < 0 ? errno : 0;
+  const bool failed = pid < 0 || ::read(failure[0], &error, sizeof error) > 0;
+  ::close(failure[0]);
+  if (failed) {
+    if (pid > 0) {
+      ::waitpid(pid, nullptr, 0);
+    }
+    return Error{Errc::not_found, fmt::format("cannot start {}: {}", words[0], errno_text(error))};
+  }
+  return pid;
+}
+
+toki::Result<std::string> help_text(const std::string& program) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    return Error{Errc::unavailable, "pipe: " + errno_text(errno)};
+  }
+  auto pid = spawn({program, "--help"}, ends[1]);
+  ::close(ends[1]);
+  std::string text;
+  if (pid) {
+    std::array<char, 4096> piece{};
+    ssize_t got = 0;
+    while ((got = ::read(ends[0], piece.data(), piece.size())) > 0) {
+      text.append(piece.data(), static_cast<std::size_t>(got));
+    }
+    ::waitpid(*pid, nullptr, 0);
+  }
+  ::close(ends[0]);
+  if (!pid) {
+    return std::move(pid).error();
+  }
+  return text;
+}
+
+std::string free_port() {
+  asio::io_context context;
+  const asio::ip::tcp::acceptor probe(context, {asio::ip::address_v4::loopback(), 0});
+  return std::to_string(probe.local_endpoint().port());
+}
+
+struct Flag {
+  std::string_view name;
+  std::string_view short_name;
+  const char* environment;
+};
+constexpr Flag kHost{"--host", "", "LLAMA_ARG_HOST"};
+constexpr Flag kPort{"--port", "", "LLAMA_ARG_PORT"};
+constexpr Flag kParallel{"--parallel", "-np", "LLAMA_ARG_N_PARALLEL"};
+constexpr Flag kSlotPath{"--slot-save-path", "", "LLAMA_ARG_SLOT_SAVE_PATH"};
+constexpr Flag kCacheRam{"--cache-ram", "-cram", "LLAMA_ARG_CACHE_RAM"};
+constexpr Flag kMetrics{"--metrics", "", "LLAMA_ARG_ENDPOINT_METRICS"};
+
+// The value given for a flag, "" for one without; nothing when it is not given.
+std::optional<std::string> given(const std::vector<std::string>& words, const Flag& flag) {
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    if (words[i] == flag.name || (!flag.short_name.empty() && words[i] == flag.short_name)) {
+      return i + 1 < words.size() ? words[i + 1] : std::string();
+    }
+    if (words[i].starts_with(std::string(flag.name) + "=")) {
+      return words[i].substr(flag.name.size() + 1);
+    }
+  }
+  if (const char* value = std::getenv(flag.environment)) {
+    return value;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+toki::Result<ServerCommand> complete_command(std::vector<std::string> words,
+                                             const toki::http::Address* wanted,
+                                             const std::string& slot_dir) {
+  auto help = help_text(words[0]);
+  if (!help) {
+    return std::move(help).error();
+  }
+  const auto known = [&](const Flag& flag) { return help->find(flag.name) != std::string::npos; };
+  ServerCommand command;
+  const auto add = [&](const Flag& flag, const std::string& value) {
+    if (known(flag) && !given(words, flag)) {
+      words.emplace_back(flag.name);
+      if (!value.empty()) {
+        words.push_back(value);
+      }
+    }
+  };
+  const auto host = given(words, kHost);
+  const auto port = given(words, kPort);
+  if (wanted != nullptr && ((host && *host != wanted->host) || (port && *port != wanted->port))) {
+    return Error{Errc::invalid_argument,
+                 fmt::format("--backend {} and the server's own --host and --port differ",
+                             wanted->authority())};
+  }
+  command.address.host = host ? *host : wanted != nullptr ? wanted->host : "127.0.0.1";
+  if (command.address.host == "0.0.0.0" || command.address.host == "::") {
+    command.address.host = "127.0.0.1";
+  }
+  command.address.port = port ? *port : wanted != nullptr ? wanted->port : free_port();
+  add(kHost, command.address.host);
+  add(kPort, command.address.port);
+  add(kParallel, "4");
+  add(kSlotPath, slot_dir);
+  add(kCacheRam, "0");
+  add(kMetrics, "");
+  command.own_cache = known(kCacheRam) && given(words, kCacheRam).value_or("") != "0";
+  command.words = std::move(words);
+  return command;
+}
+
+Supervisor::Supervisor(asio::any_io_executor executor, std::vector<std::string> words,
+                       toki::LogSink log)
+    : words_(std::move(words)),
+      log_(std::move(log)),
+      child_ended_(executor, SIGCHLD),
+      timer_(executor) {}
+
+toki::Status Supervisor::start() {
+  auto pid = spawn(words_);
+  if (!pid) {
+    return std::move(pid).error();
+  }
+  pid_ = *pid;
+  log_(LogLevel::info, fmt::format("started {} as process {}", words_[0], pid_));
+  return toki::Done{};
+}
+
+bool Supervisor::reap() {
+  int status = 0;
+  if (pid_ == 0 || ::waitpid(pid_, &status, WNOHANG) != pid_) {
+    return false;
+  }
+  pid_ = 0;
+  if (!stopping_) {
+    log_(LogLevel::error,
+         WIFSIGNALED(status)
+             ? fmt::format("{} was ended by signal {}", words_[0], WTERMSIG(status))
+             : fmt::format("{} ended with code {}", words_[0], WEXITSTATUS(status)));
+  }
+  return true;
+}
+
+asio::awaitable<void> Supervisor::run() {
+  Millis pause{1000};
+  auto started = std::chrono::steady_clock::now();
+  while (!stopping_) {
+    if (pid_ != 0 && !reap()) {
+      (void)co_await child_ended_.async_wait(kAsTuple);
+      continue;
+    }
+    if (std::chrono::steady_clock::now() - started > std::chrono::minutes(1)) {
+      pause = Millis(1000);
+    }
+    timer_.expires_after(pause);
+    (void)co_await timer_.async_wait(kAsTuple);
+    pause = std::min(pause * 2, Millis(30000));
+    if (stopping_) {
+      break;
+    }
+    started = std::chrono::steady_clock::now();
+    if (auto status = start(); !status) {
+      log_(LogLevel::error, status.error().detail);
+    }
+  }
+}
+
+asio::awaitable<void> Supervisor::stop(Millis limit) {
+  stopping_ = true;
+  timer_.cancel();
+  if (pid_ == 0 || reap()) {
+    co_return;
+  }
+  ::kill(pid_, SIGTERM);
+  asio::steady_timer pause(timer_.get_executor());
+  for (Millis waited{0}; waited < limit && !reap() && pid_ != 0; waited += Millis(20)) {
+    pause.expires_after(Millis(20));
+    (void)co_await pause.async_wait(kAsTuple);
+  }
+  if (pid_ != 0) {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+}
+
+void Supervisor::kill() const {
+  if (pid_ != 0) {
+    ::kill(pid_, SIGKILL);
+  }
+}
+
+}  // namespace tokid

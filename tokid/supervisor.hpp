@@ -1,0 +1,55 @@
+// Starts llama-server as a child, with the flags that toki needs, and starts it again when it dies.
+#pragma once
+
+#include <toki/http/upstream.hpp>
+#include <toki/log.hpp>
+#include <toki/result.hpp>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace tokid {
+
+struct ServerCommand {
+  std::vector<std::string> words;
+  toki::http::Address address;  // where it will listen
+  bool own_cache = true;        // it keeps prompts outside its slots
+};
+
+/// Adds --host, --port, -np, --slot-save-path, --cache-ram 0 and --metrics where they are not given
+/// (as a flag or in the environment) and `words[0] --help` lists them.
+toki::Result<ServerCommand> complete_command(std::vector<std::string> words,
+                                             const toki::http::Address* wanted,
+                                             const std::string& slot_dir);
+
+class Supervisor {
+ public:
+  Supervisor(boost::asio::any_io_executor executor, std::vector<std::string> words,
+             toki::LogSink log);
+
+  toki::Status start();
+  /// Waits for the child and starts it again, 1 to 30 s after it died; until stop().
+  boost::asio::awaitable<void> run();
+  /// SIGTERM, and SIGKILL when it is still there after `limit`.
+  boost::asio::awaitable<void> stop(toki::http::Millis limit);
+  /// SIGKILL, without waiting.
+  void kill() const;
+
+ private:
+  bool reap();
+
+  std::vector<std::string> words_;
+  toki::LogSink log_;
+  boost::asio::signal_set child_ended_;
+  boost::asio::steady_timer timer_;
+  pid_t pid_ = 0;
+  bool stopping_ = false;
+};
+
+}  // namespace tokid
