@@ -1,0 +1,223 @@
+// tokid as a program: its options and exit codes, and llama-server as its child.
+#include <cstdlib>
+#include <fstream>
+#include <signal.h>
+#include <sstream>
+
+#include "net_test.hpp"
+
+namespace {
+
+using namespace toki::test;
+
+struct Start {
+  pid_t pid = 0;
+  std::vector<std::string> arguments;
+
+  std::size_t count(const std::string& argument) const {
+    return static_cast<std::size_t>(std::count(arguments.begin(), arguments.end(), argument));
+  }
+  std::string value(const std::string& option) const {
+    for (std::size_t i = 0; i + 1 < arguments.size(); ++i) {
+      if (arguments[i] == option) return arguments[i + 1];
+    }
+    return "";
+  }
+};
+
+// The fake llama-server of one test: its calls are logged in a file of its own.
+class Fake {
+ public:
+  explicit Fake(const std::string& mode = "") {
+    ::setenv("FAKE_LLAMA_LOG", log().c_str(), 1);
+    ::setenv("FAKE_LLAMA_MODE", mode.c_str(), 1);
+  }
+
+  std::string log() const { return directory_.path() + "/log"; }
+  std::vector<Start> starts() const {
+    std::vector<Start> out;
+    std::ifstream file(log());
+    std::string line;
+    while (std::getline(file, line)) {
+      std::istringstream words(line);
+      Start start;
+      words >> start.pid;
+      std::string word;
+      while (words >> word) start.arguments.push_back(word);
+      out.push_back(start);
+    }
+    return out;
+  }
+
+ private:
+  TemporaryDirectory directory_;
+};
+
+bool alive(pid_t pid) {
+  // A zombie has ended, whoever has yet to collect it.
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  if (!std::getline(file, line)) return false;
+  const auto close = line.rfind(')');
+  return close != std::string::npos && close + 2 < line.size() && line[close + 2] != 'Z';
+}
+
+std::vector<std::string> fake_program(std::vector<std::string> arguments = {"-m", "x.gguf"}) {
+  arguments.insert(arguments.begin(), TOKI_FAKE_LLAMA_SERVER);
+  return arguments;
+}
+
+std::string local_url(int port) {
+  return "http://127.0.0.1:" + std::to_string(port);
+}
+
+}  // namespace
+
+TEST_CASE("help and version are printed with exit code 0") {
+  Process help(tokid_path(), {"--help"});
+  CHECK(help.wait_exit() == 0);
+  REQUIRE(wait_until([&] { return help.out().find("--version") != std::string::npos; }));
+  for (const char* option : {"--listen",
+                             "--backend",
+                             "--data-dir",
+                             "--backend-key-file",
+                             "--max-body-mib",
+                             "--max-connections",
+                             "--queue-length",
+                             "--queue-wait-ms",
+                             "--slot-wait-ms",
+                             "--progress-limit-ms",
+                             "--tokenize-limit-ms",
+                             "--keepalive-grace-ms",
+                             "--keepalive-interval-ms",
+                             "--keepalive-form",
+                             "--probe-interval-ms",
+                             "--drain-ms",
+                             "--min-reuse-for-hit",
+                             "--log-level",
+                             "--help",
+                             "--version"}) {
+    INFO(option);
+    CHECK(help.out().find(option) != std::string::npos);
+  }
+  Process version(tokid_path(), {"--version"});
+  CHECK(version.wait_exit() == 0);
+  CHECK(wait_until([&] { return version.out().find('.') != std::string::npos; }));
+}
+
+TEST_CASE("a bad option is one line on stderr and exit code 2") {
+  const std::vector<std::string> options = GENERATE(
+      std::vector<std::string>{"--no-such-option"}, std::vector<std::string>{"--listen"},
+      std::vector<std::string>{"--listen", "nonsense"},
+      std::vector<std::string>{"--listen", "127.0.0.1:99999"},
+      std::vector<std::string>{"--backend", "ftp://x"}, std::vector<std::string>{"--backend", ""},
+      std::vector<std::string>{"--max-body-mib", "-1"},
+      std::vector<std::string>{"--max-body-mib", "many"},
+      std::vector<std::string>{"--queue-length", "1x"},
+      std::vector<std::string>{"--keepalive-form", "bogus"},
+      std::vector<std::string>{"--log-level", "loud"},
+      std::vector<std::string>{"--backend-key-file", "/nonexistent/key"},
+      std::vector<std::string>{"stray"});
+  // Where a default would listen on a port of the machine, none is taken.
+  std::vector<std::string> all = options;
+  if (options[0] != "--listen") all.insert(all.begin(), {"--listen", "127.0.0.1:0"});
+  Process process(tokid_path(), all);
+  INFO(options[0]);
+  CHECK(process.wait_exit() == 2);
+  CHECK(wait_until([&] { return !process.err().empty(); }));
+  CHECK(occurrences(process.err(), "\n") == 1);
+  CHECK(process.out().empty());
+}
+
+TEST_CASE("a port in use is exit code 1") {
+  ScriptedUpstream up;
+  TemporaryDirectory directory;
+  Process process(tokid_path(), {"--listen", "127.0.0.1:" + std::to_string(up.port()), "--backend",
+                                 up.url(), "--data-dir", directory.path()});
+  CHECK(process.wait_exit() == 1);
+  CHECK(wait_until([&] { return !process.err().empty(); }));
+}
+
+TEST_CASE("llama-server is started with the flags that toki needs") {
+  Fake fake;
+  const int port = unused_port();
+  TokidProcess tokid(local_url(port), {}, fake_program());
+  REQUIRE(tokid.wait_ready());
+  const auto starts = fake.starts();
+  REQUIRE(starts.size() == 1);
+  const Start& start = starts[0];
+  CHECK(start.value("-m") == "x.gguf");
+  CHECK(start.count("-np") + start.count("--parallel") == 1);
+  CHECK(start.value("--port") == std::to_string(port));
+  CHECK(start.value("--host") == "127.0.0.1");
+  CHECK(start.value("--cache-ram") == "0");
+  CHECK(start.count("--metrics") == 1);
+  CHECK(start.count("--slot-save-path") == 1);
+  CHECK(post_json(tokid.port(), kChat, cc({M("q")})).status == 200);
+  SECTION("and stopped at the end") {
+    tokid.process().signal(SIGTERM);
+    CHECK(tokid.process().wait_exit(milliseconds(8000)) == 0);
+    CHECK(wait_until([&] { return !alive(start.pid); }, milliseconds(3000)));
+  }
+}
+
+TEST_CASE("flags that were given are not given again") {
+  Fake fake;
+  TokidProcess tokid(local_url(unused_port()), {},
+                     fake_program({"-m", "x.gguf", "-np", "3", "--metrics", "--cache-ram", "100",
+                                   "--slot-save-path", "/tmp"}));
+  REQUIRE(tokid.wait_ready());
+  const auto starts = fake.starts();
+  REQUIRE(starts.size() == 1);
+  const Start& start = starts[0];
+  CHECK(start.count("-np") + start.count("--parallel") == 1);
+  CHECK(start.value("-np") == "3");
+  CHECK(start.count("--metrics") == 1);
+  CHECK(start.count("--cache-ram") == 1);
+  CHECK(start.value("--cache-ram") == "100");
+  CHECK(start.count("--slot-save-path") == 1);
+  CHECK(tokid.stat("slots_total") == 3);
+}
+
+TEST_CASE("flags that the program does not know are left out") {
+  Fake fake("old");
+  TokidProcess tokid(local_url(unused_port()), {}, fake_program());
+  REQUIRE(tokid.wait_ready());
+  REQUIRE(fake.starts().size() == 1);
+  CHECK(fake.starts()[0].count("--cache-ram") == 0);
+  CHECK(fake.starts()[0].count("--metrics") == 1);
+}
+
+TEST_CASE("a killed llama-server is started again") {
+  Fake fake;
+  TokidProcess tokid(local_url(unused_port()), {}, fake_program());
+  REQUIRE(tokid.wait_ready());
+  const std::string body = cc({M(W(50))});
+  CHECK(post_json(tokid.port(), kChat, body).status == 200);
+  const pid_t first = fake.starts().at(0).pid;
+  ::kill(first, SIGKILL);
+  REQUIRE(wait_until([&] { return fake.starts().size() == 2; }));
+  const pid_t second = fake.starts().at(1).pid;
+  CHECK(second != first);
+  REQUIRE(tokid.wait_stat("upstream_restarts_total", 1));
+  REQUIRE(tokid.wait_ready());
+  const Answer answer = as_answer(post_json(tokid.port(), kChat, body));
+  CHECK(answer.status == 200);
+  CHECK(answer.reused == 0);
+  tokid.process().signal(SIGINT);
+  CHECK(tokid.process().wait_exit(milliseconds(8000)) == 0);
+  CHECK(wait_until([&] { return !alive(second); }, milliseconds(3000)));
+}
+
+TEST_CASE("a llama-server that dies at once is started with growing pauses") {
+  Fake fake("dies");
+  TokidProcess tokid(local_url(unused_port()), {}, fake_program());
+  REQUIRE(wait_until([&] { return fake.starts().size() >= 2; }));
+  const auto before = fake.starts().size();
+  std::this_thread::sleep_for(milliseconds(2000));
+  CHECK(fake.starts().size() - before <= 8);
+  check_error(post_json(tokid.port(), kChat, cc({M("q")})), 503, "unavailable_error");
+  ::setenv("FAKE_LLAMA_MODE", "", 1);
+  tokid.process().signal(SIGTERM);
+  CHECK(tokid.process().wait_exit(milliseconds(8000)) == 0);
+}
