@@ -76,7 +76,7 @@ check() {
   forbid "programs use the public headers only" \
     "$include\"([^\"]*\\.\\./|[^\"]*libtoki/|(core|http|report|store)/)|$include<(core|http|report|store)/"
 
-  among include libtoki tokid examples benchmarks
+  among include libtoki tokid examples  # a benchmark may measure against it
   but_not '^libtoki/http/'
   forbid "simdjson belongs to libtoki/http" "$include[<\"]simdjson"
   among include libtoki examples benchmarks

@@ -1,0 +1,5 @@
+file(SHA256 ${FILE} found)
+if(NOT found STREQUAL WANTED)
+  message(FATAL_ERROR "${FILE} is ${found}, not ${WANTED}")
+endif()
+message(STATUS "${FILE} is ${found}")
