@@ -276,12 +276,11 @@ class LlamaServer:
         """Starts it on a free port, or after a stop on the port it had."""
         if self.process:
             self.process.close()
-        before = os.path.getsize(self.process.log_path) if self.process else 0
         self.process = Process([find_llama_server(), *self.arguments, "--port", str(self.port)],
                                self.folder, self.name)
         if self.port == 0:
             found = self.process.wait_for(
-                lambda: re.search(r"listening on http://127\.0\.0\.1:(\d+)", self.process.read_log()[before:]),
+                lambda: re.search(r"listening on http://127\.0\.0\.1:(\d+)", self.process.read_log()),
                 "llama-server listens")
             self.port = int(found[1])
         self.process.wait_for(self.healthy, "llama-server is healthy")
@@ -301,9 +300,16 @@ class LlamaServer:
     def wait_idle(self, limit_s):
         wait_until(self.idle, "every slot of llama-server is idle", limit_s)
 
-    def count_tokens(self, text):
-        body = {"content": text, "add_special": True, "parse_special": True}
-        return len(post(self.url + "/tokenize", body).ok()["tokens"])
+    def released(self):
+        """How many generations have ended so far, for whatever reason.
+
+        From the log, not from /slots: the server notices that the client of an unstreamed request has left only
+        after a second in which it had nothing else to say, and an answer to GET /slots counts as something.
+        """
+        return self.process.read_log().count("stop processing")
+
+    def wait_released(self, count, limit_s):
+        self.process.wait_for(lambda: self.released() >= count, f"{count} generations have ended", limit_s)
 
     def kill(self):
         self.process.kill()
@@ -329,7 +335,12 @@ class Tokid:
             self.wait_ready()
 
     def wait_ready(self):
-        self.process.wait_for(lambda: get(self.url + "/toki/health").status == 200, "/toki/health answers 200")
+        def ready():
+            try:
+                return get(self.url + "/toki/health", limit_s=5).status == 200
+            except OSError:
+                return False
+        self.process.wait_for(ready, "/toki/health answers 200")
 
     def stats(self):
         return get(self.url + "/toki/stats").ok()

@@ -5,7 +5,7 @@ const OpenAI = require("openai");
 
 const tokid = process.env.TOKI_URL;
 const llama = process.env.LLAMA_URL;
-const client = new OpenAI({ baseURL: tokid + "/v1", apiKey: "none", maxRetries: 0, timeout: 120000 });
+const client = new OpenAI({ baseURL: tokid + "/v1", apiKey: "sk-no-secret-but-as-long-as-real-ones-are", maxRetries: 0, timeout: 120000 });
 const messages = [
   { role: "system", content: "the cat could explain how every student read a story about the river ".repeat(8) },
   { role: "user", content: "hello there" },
