@@ -2,7 +2,7 @@
 # run.sh [--preset P] [--label L] [--skip-e2e]: builds toki and runs its tests, from any directory.
 #
 #   --preset P    dev (default), release, asan or tsan; built in build/P
-#   --label L     only the tests with this ctest label (unit, model, net, e2e, sources, ...)
+#   --label L     only the tests with this ctest label (unit, net, e2e, check, ...)
 #   --skip-e2e    without the tests on a real llama-server, and without fetching one
 #
 # Installs what is missing (tests/support/packages.sh). A llama-server and the official openai clients are fetched
