@@ -82,7 +82,8 @@ struct Daemon {
               {.progress_limit = Millis(o.progress_limit_ms), .keep_alive = keep_alive(o)},
               log_request),
         server(io.get_executor(), proxy, engine, monitor,
-               {.max_body = o.max_body_mib << 20, .max_connections = o.max_connections}) {}
+               {.max_body = o.max_body_mib << 20, .max_connections = o.max_connections}),
+        tasks(io.get_executor()) {}
 
   const Options& options;
   toki::http::Upstream upstream;
@@ -92,27 +93,34 @@ struct Daemon {
   toki::http::BackendMonitor monitor;
   toki::http::Proxy proxy;
   Server server;
+  toki::http::TaskGroup tasks;
 };
 
-// The first signal drains and stops; a second one ends at once.
+// The first signal drains and stops; a second one ends at once. Everything that runs is ended
+// before what it uses goes.
 asio::awaitable<void> stop_on_signal(asio::io_context& io, Daemon& daemon, Supervisor* child) {
   asio::signal_set signals(io, SIGINT, SIGTERM);
   const int first = co_await signals.async_wait(asio::use_awaitable);
   spdlog::info("signal {}: draining for up to {} ms", first, daemon.options.drain_ms);
-  signals.async_wait([child](const boost::system::error_code& ec, int second) {
+  auto end_at_once = [child](const boost::system::error_code& ec, int second) {
     if (!ec) {
       if (child != nullptr) {
         child->kill();
       }
       std::_Exit(128 + second);
     }
-  });
-  co_await daemon.server.drain(Millis(daemon.options.drain_ms));
+  };
+  signals.async_wait(end_at_once);
+  bool clean = co_await daemon.server.drain(Millis(daemon.options.drain_ms));
   if (child != nullptr) {
     co_await child->stop(Millis(10000));
   }
+  clean = co_await daemon.tasks.stop(Millis(500)) && clean;
   spdlog::info("stopped");
-  io.stop();
+  if (!clean) {
+    spdlog::shutdown();
+    std::_Exit(0);  // a call to the backend hangs; nothing of ours is half done
+  }
 }
 
 int fail(const toki::Error& error) {
@@ -147,7 +155,7 @@ int run(Options options) {
     if (const auto status = child->start(); !status) {
       return fail(status.error());
     }
-    asio::co_spawn(io, child->run(), asio::detached);
+    daemon.tasks.spawn(child->run());
   }
   const bool v6 = options.listen_host.find(':') != std::string::npos;
   fmt::print("tokid listening on http://{}:{}\n",
@@ -156,8 +164,8 @@ int run(Options options) {
   spdlog::info("tokid {} on {}:{}, backend {}, state in {}", toki::version(), options.listen_host,
                *port, options.backend_address.authority(), options.data_dir);
   asio::co_spawn(io, stop_on_signal(io, daemon, child.get()), asio::detached);
-  asio::co_spawn(io, daemon.monitor.run(), asio::detached);
-  asio::co_spawn(io, daemon.server.accept(), asio::detached);
+  daemon.tasks.spawn(daemon.monitor.run());
+  daemon.tasks.spawn(daemon.server.accept());
   io.run();
   return 0;
 }

@@ -2,8 +2,6 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -94,11 +92,12 @@ struct Server::Session {
 
 Server::Server(asio::any_io_executor executor, toki::http::Proxy& proxy, toki::Engine& engine,
                const toki::http::BackendMonitor& monitor, ServerLimits limits)
-    : acceptor_(std::move(executor)),
+    : acceptor_(executor),
       proxy_(proxy),
       engine_(engine),
       monitor_(monitor),
-      limits_(limits) {}
+      limits_(limits),
+      tasks_(std::move(executor)) {}
 
 toki::Result<std::uint16_t> Server::listen(const std::string& host, std::uint16_t port) {
   beast::error_code ec;
@@ -126,7 +125,7 @@ asio::awaitable<void> Server::accept() {
       (void)co_await pause.async_wait(kAsTuple);
       continue;
     }
-    asio::co_spawn(acceptor_.get_executor(), serve(std::move(socket)), asio::detached);
+    tasks_.spawn(serve(std::move(socket)));
   }
 }
 
@@ -216,7 +215,7 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   co_return answer.reusable() && !draining_;
 }
 
-asio::awaitable<void> Server::drain(Millis limit) {
+asio::awaitable<bool> Server::drain(Millis limit) {
   draining_ = true;
   beast::error_code ec;
   acceptor_.close(ec);
@@ -227,18 +226,11 @@ asio::awaitable<void> Server::drain(Millis limit) {
   }
   asio::steady_timer pause(acceptor_.get_executor());
   const auto deadline = std::chrono::steady_clock::now() + limit;
-  while (!sessions_.empty() && std::chrono::steady_clock::now() < deadline) {
+  while (tasks_.size() > 0 && std::chrono::steady_clock::now() < deadline) {
     pause.expires_after(Millis(10));
     (void)co_await pause.async_wait(kAsTuple);
   }
-  for (Session* session : sessions_) {
-    session->stream.close();
-  }
-  // What was told to end does so in the next turns of the loop.
-  for (int i = 0; i < 50 && !sessions_.empty(); ++i) {
-    pause.expires_after(Millis(10));
-    (void)co_await pause.async_wait(kAsTuple);
-  }
+  co_return co_await tasks_.stop(Millis(500));
 }
 
 }  // namespace tokid

@@ -4,6 +4,7 @@
 #include <toki/engine.hpp>
 #include <toki/http/backend_monitor.hpp>
 #include <toki/http/proxy.hpp>
+#include <toki/http/task_group.hpp>
 #include <toki/result.hpp>
 
 #include <boost/asio/any_io_executor.hpp>
@@ -29,8 +30,9 @@ class Server {
 
   toki::Result<std::uint16_t> listen(const std::string& host, std::uint16_t port);
   boost::asio::awaitable<void> accept();
-  /// No new connections; idle ones are closed, running answers get `limit`, then all are closed.
-  boost::asio::awaitable<void> drain(toki::http::Millis limit);
+  /// No new connections; idle ones are closed, running answers get `limit`, then all are ended.
+  /// False when some are left even then.
+  boost::asio::awaitable<bool> drain(toki::http::Millis limit);
 
  private:
   struct Session;
@@ -43,6 +45,7 @@ class Server {
   const toki::http::BackendMonitor& monitor_;
   ServerLimits limits_;
   std::list<Session*> sessions_;
+  toki::http::TaskGroup tasks_;
   bool draining_ = false;
 };
 

@@ -36,8 +36,8 @@ struct Slot {
   SlotContent content = SlotContent::unknown;
   Scope scope;
   Tokens tokens;
-  std::uint64_t unknown_tail =
-      0;                     ///< generated tokens behind `tokens`, at least 1 when there may be any
+  std::uint64_t unknown_tail = 0;  ///< generated tokens behind `tokens`, of unknown ids
+  std::uint64_t turn_start = 0;    ///< of `tokens`, those that the last request found here
   bool leased = false;       ///< a ticket has it
   bool fenced = false;       ///< stopped answering: gets no work until the backend says it is idle
   bool erase_first = false;  ///< its content must not be trusted: erase before the next use
@@ -64,7 +64,8 @@ class TOKI_EXPORT SlotPool {
   void release(std::size_t index);
   void fence(std::size_t index, bool on);
 
-  void hold(std::size_t index, const Scope& scope, Tokens tokens, std::uint64_t unknown_tail);
+  void hold(std::size_t index, const Scope& scope, Tokens tokens, std::uint64_t unknown_tail,
+            std::uint64_t turn_start);
   void set_empty(std::size_t index);
   void set_unknown(std::size_t index);
   void erase_before_use(std::size_t index);

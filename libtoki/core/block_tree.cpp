@@ -62,6 +62,7 @@ struct BlockTree::Impl {
   std::size_t blocks = 0;
   std::size_t tokens = 0;
   std::uint64_t tick = 0;
+  std::size_t reused = 0;  // blocks used more than once
 
   // The child that shares the longest prefix with `rest`, and how long that is.
   static std::pair<Node*, std::size_t> nearest(const Node& node, TokenSpan rest) {
@@ -84,7 +85,8 @@ struct BlockTree::Impl {
 
   void touch(Node& node) {
     const bool leaf = leaves.erase(&node) > 0;
-    node.reused = node.last_used != 0;
+    reused += node.reused ? 0U : 1U;
+    node.reused = true;
     node.last_used = tick;
     if (leaf) {
       leaves.insert(&node);
@@ -95,6 +97,7 @@ struct BlockTree::Impl {
     leaves.erase(&leaf);
     Node& parent = *leaf.parent;
     tokens -= leaf.self->first.size();
+    reused -= leaf.reused ? 1U : 0U;
     --blocks;
     parent.children.erase(leaf.self);
     if (parent.children.empty() && parent.parent != nullptr) {
@@ -110,7 +113,8 @@ struct BlockTree::Impl {
       if (victim != leaves.end() && *victim == keep) {
         ++victim;
       }
-      if (victim == leaves.end()) {
+      const bool shared_is_too_much = reused > options.max_blocks / 5 * 4;
+      if (victim == leaves.end() || ((*victim)->reused && !shared_is_too_much)) {
         return false;
       }
       remove(**victim);
@@ -192,6 +196,7 @@ void BlockTree::clear() {
   impl_->roots.clear();
   impl_->blocks = 0;
   impl_->tokens = 0;
+  impl_->reused = 0;
 }
 
 std::size_t BlockTree::blocks() const noexcept {
@@ -208,6 +213,7 @@ void BlockTree::check_invariants() const {
   std::size_t blocks = 0;
   std::size_t tokens = 0;
   std::size_t leaves = 0;
+  std::size_t reused = 0;
   std::vector<const Node*> pending;
   for (const auto& [scope, root] : impl_->roots) {
     pending.push_back(&root);
@@ -223,11 +229,12 @@ void BlockTree::check_invariants() const {
       ++blocks;
       tokens += block.size();
       leaves += child->children.empty() ? 1U : 0U;
+      reused += child->reused ? 1U : 0U;
       pending.push_back(child.get());
     }
   }
   TOKI_CHECK(blocks == impl_->blocks && tokens == impl_->tokens && leaves == impl_->leaves.size());
-  TOKI_CHECK(blocks <= impl_->options.max_blocks);
+  TOKI_CHECK(reused == impl_->reused && blocks <= impl_->options.max_blocks);
 }
 
 }  // namespace toki

@@ -140,10 +140,13 @@ std::vector<SlotView> Engine::Impl::view(const Query& query) const {
       view.empty = slot.content == SlotContent::empty;
       view.common = pool.common(i, query.scope, query.tokens);
       view.held = slot.tokens.size() + slot.unknown_tail;
+      view.known = slot.tokens.size();
+      view.turn_start = slot.turn_start;
     } else if (user->tokens_known && user->scope == query.scope) {
       view.busy = !slot.fenced;
       view.common = common_prefix(user->tokens, query.tokens);
-      view.held = user->tokens.size();
+      view.held = view.known = user->tokens.size();
+      view.turn_start = user->common;
       view.remaining_ms =
           service_ms > 0 ? std::max(service_ms - milliseconds(now - slot.leased_at), service_ms / 4)
                          : -1;
@@ -326,14 +329,15 @@ void Engine::Impl::settle_content(Ticket::Impl& ticket, const Outcome& outcome,
       held.insert(held.end(), outcome.generated.begin(),
                   outcome.generated.begin() + static_cast<std::ptrdiff_t>(known));
       pool.hold(i, ticket.scope, std::move(held),
-                known > 0 ? 0 : std::max<std::uint64_t>(outcome.generated_tokens, 1) - 1);
+                known > 0 ? 0 : std::max<std::uint64_t>(outcome.generated_tokens, 1) - 1,
+                ticket.common);
     } else if (exact && gentle && outcome.computed) {
       pool.hold(i, ticket.scope, ticket.tokens,
-                std::max<std::uint64_t>(outcome.generated_tokens, 1));
+                std::max<std::uint64_t>(outcome.generated_tokens, 1), ticket.common);
     } else if (exact && gentle && ticket.slot && ticket.common > 0 && !facts.own_cache) {
       // Whether or not the backend had begun, what both had in common is still there.
       ticket.tokens.resize(ticket.common);
-      pool.hold(i, ticket.scope, std::move(ticket.tokens), 1);
+      pool.hold(i, ticket.scope, std::move(ticket.tokens), 1, 0);
     } else {
       pool.set_unknown(i);
     }
@@ -542,6 +546,14 @@ std::span<const Step> Ticket::steps() const noexcept {
 }
 bool Ticket::settled() const noexcept {
   return impl_->settled;
+}
+
+std::size_t Ticket::claimed_among(std::span<const std::uint32_t> slots) const noexcept {
+  return static_cast<std::size_t>(
+      std::count_if(slots.begin(), slots.end(), [&](std::uint32_t slot) {
+        return std::find(impl_->claimed.begin(), impl_->claimed.end(), slot) !=
+               impl_->claimed.end();
+      }));
 }
 
 CacheClass Ticket::predicted_class() const noexcept {

@@ -1,14 +1,18 @@
 // Costs are milliseconds of prefill:
 //
-//   run in slot s       (prompt - common(s)) * rate  +  chance(s) * (held(s) - common(s)) * rate
+//   run in slot s       (prompt - common(s)) * rate  +  chance(s) * lost(s) * rate
 //   wait for busy s     the same, plus the expected wait, which must fit the caller's patience
 //   leave to backend    (prompt - trust * available) * rate, while the backend's own cache has
 //   earned trust
 //
 // chance(s) is how likely the content of slot s is wanted again: 1 for the slot used last, falling
 // with the number of leases since, so that cold and short contents go first and a small side
-// request never displaces a long conversation while something worth less is there. Ties go to the
-// coldest slot.
+// request never displaces a long conversation while something worth less is there.
+//
+// lost(s) is what s holds beyond the common prefix. Nothing, when the prompt goes on from all that
+// is known to be there: then the rest is its own last answer. As it is, when they part within the
+// last turn: somebody edited it or asks again. Else it is another conversation, which pays for its
+// loss each time the two take turns: kTurns times. Ties go to the coldest slot.
 #include "core/planner.hpp"
 
 #include <algorithm>
@@ -20,6 +24,8 @@ namespace {
 // Below this many tokens the backend's own cache cannot save what its search costs.
 constexpr std::uint64_t kMinOwnCacheGain = 32;
 constexpr double kMinOwnCacheTrust = 0.25;
+// How often two conversations in one slot are expected to take turns.
+constexpr double kTurns = 32;
 
 double chance_of_reuse(const SlotView& slot, const PlanWorld& world, std::size_t slots) {
   const auto age = static_cast<double>(world.tick - std::min(slot.last_used, world.tick));
@@ -31,12 +37,21 @@ std::uint64_t reusable(std::uint64_t common, const PlanQuery& query) {
   return query.reuse && query.prompt > 0 ? std::min(common, query.prompt - 1) : 0;
 }
 
+double lost(const SlotView& slot, const PlanQuery& query) {
+  const std::uint64_t common = query.reuse ? slot.common : 0;
+  const auto beyond = static_cast<double>(slot.held - std::min(common, slot.held));
+  if (slot.known > 0 && common >= slot.known) {
+    return 0;
+  }
+  const bool same_turn = slot.turn_start > 0 && common >= slot.turn_start;
+  return same_turn ? beyond : beyond * kTurns;
+}
+
 double cost_of(const SlotView& slot, const PlanQuery& query, const PlanWorld& world,
                std::size_t slots) {
   const auto compute = static_cast<double>(query.prompt - reusable(slot.common, query));
-  const auto kept = query.reuse ? std::min(slot.common, slot.held) : 0;
-  const auto lost = static_cast<double>(slot.held - kept);
-  return world.prefill_ms_per_token * (compute + chance_of_reuse(slot, world, slots) * lost);
+  return world.prefill_ms_per_token *
+         (compute + chance_of_reuse(slot, world, slots) * lost(slot, query));
 }
 
 Reason reason_for(const SlotView& slot, const PlanQuery& query) {

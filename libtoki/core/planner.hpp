@@ -13,13 +13,15 @@ namespace toki {
 /// One slot as the planner sees it.
 struct SlotView {
   std::uint32_t index = 0;
-  bool idle = false;            // may be leased now
-  bool busy = false;            // leased by another ticket; not fenced
-  bool empty = false;           // known to hold nothing
-  std::uint64_t common = 0;     // leading prompt tokens it holds (for a busy one: will hold)
-  std::uint64_t held = 0;       // tokens it holds, known or not
-  std::uint64_t last_used = 0;  // tick of its last lease
-  double remaining_ms = -1;     // busy: expected time until it is free; negative: no idea
+  bool idle = false;             // may be leased now
+  bool busy = false;             // leased by another ticket; not fenced
+  bool empty = false;            // known to hold nothing
+  std::uint64_t common = 0;      // leading prompt tokens it holds (for a busy one: will hold)
+  std::uint64_t held = 0;        // tokens it holds, generated ones included
+  std::uint64_t known = 0;       // of those, tokens whose ids are known
+  std::uint64_t turn_start = 0;  // where the work of its last request begins; 0: nothing before it
+  std::uint64_t last_used = 0;   // tick of its last lease
+  double remaining_ms = -1;      // busy: expected time until it is free; negative: no idea
 };
 
 struct PlanQuery {

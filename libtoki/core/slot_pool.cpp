@@ -61,12 +61,13 @@ void SlotPool::fence(std::size_t index, bool on) {
 }
 
 void SlotPool::hold(std::size_t index, const Scope& scope, Tokens tokens,
-                    std::uint64_t unknown_tail) {
+                    std::uint64_t unknown_tail, std::uint64_t turn_start) {
   Slot& slot = at(index);
   slot.content = SlotContent::known;
   slot.scope = scope;
   slot.tokens = std::move(tokens);
   slot.unknown_tail = unknown_tail;
+  slot.turn_start = turn_start;
   slot.erase_first = false;
 }
 
@@ -75,6 +76,7 @@ void SlotPool::set_empty(std::size_t index) {
   slot.content = SlotContent::empty;
   slot.tokens = {};
   slot.unknown_tail = 0;
+  slot.turn_start = 0;
   slot.erase_first = false;
 }
 
@@ -83,6 +85,7 @@ void SlotPool::set_unknown(std::size_t index) {
   slot.content = SlotContent::unknown;
   slot.tokens = {};
   slot.unknown_tail = 0;
+  slot.turn_start = 0;
 }
 
 void SlotPool::erase_before_use(std::size_t index) {

@@ -34,15 +34,16 @@ void read_prompt(const Body& body, GenerationRequest& request) {
   if (prompt->kind != JsonKind::array) {
     return;
   }
-  const auto items = children(prompt->value);
-  const auto count = [&](JsonKind kind) {
-    return std::count_if(items.begin(), items.end(), [&](const auto& i) { return i.kind == kind; });
-  };
-  const auto size = static_cast<std::ptrdiff_t>(items.size());
-  if (count(JsonKind::number) == size && size > 0) {
+  std::size_t numbers = 0;
+  std::size_t others = 0;
+  Children items(prompt->value);
+  while (const JsonField* item = items.next()) {
+    ++(item->kind == JsonKind::number ? numbers : others);
+  }
+  if (numbers > 0 && others == 0) {
     request.known_prompt = true;
-  } else if (count(JsonKind::number) == 0 && size > 1) {
-    request.sequences = static_cast<std::uint32_t>(std::min<std::ptrdiff_t>(size, 1 << 16));
+  } else if (numbers == 0 && others > 1) {
+    request.sequences = static_cast<std::uint32_t>(std::min<std::size_t>(others, 1 << 16));
   }
 }
 

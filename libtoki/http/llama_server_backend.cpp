@@ -79,8 +79,9 @@ Result<Tokens> read_tokens(const Reply& reply) {
 
 Result<Tokens> read_ids(const JsonField& list) {
   Tokens tokens;
-  for (const JsonField& item : children(list.value)) {
-    const auto value = as_integer(item);
+  Children items(list.value);
+  while (const JsonField* item = items.next()) {
+    const auto value = as_integer(*item);
     if (!value || *value < INT32_MIN || *value > INT32_MAX) {
       return Error{Errc::unsupported, "the prompt's token ids are not integers"};
     }

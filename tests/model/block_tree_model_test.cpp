@@ -1,0 +1,72 @@
+// Random operations on the tree and on a naive twin: the list of all prompts ever given. With a
+// budget the twin is an upper bound; without, both must agree.
+#include <toki/block_tree.hpp>
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+using namespace toki;
+
+namespace {
+
+// Prompts that branch a lot: few distinct tokens, cut and continued from earlier ones.
+Tokens next_prompt(std::mt19937& random, const std::vector<Tokens>& seen) {
+  Tokens prompt;
+  if (!seen.empty() && random() % 4 != 0) {
+    prompt = seen[random() % seen.size()];
+    prompt.resize(random() % (prompt.size() + 1));
+  }
+  for (std::size_t n = random() % 40; n > 0; --n) {
+    prompt.push_back(static_cast<Token>(random() % 3));
+  }
+  return prompt;
+}
+
+std::size_t longest(const std::vector<Tokens>& seen, const Tokens& prompt) {
+  std::size_t best = 0;
+  for (const Tokens& other : seen) {
+    best = std::max(best, common_prefix(other, prompt));
+  }
+  return best;
+}
+
+}  // namespace
+
+TEST_CASE("tree model: 10000 random steps agree with a list of prompts") {
+  const unsigned seed = GENERATE(1U, 2U, 3U);
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  const std::vector<Scope> scopes{Scope({"a"}), Scope({"b"})};
+  BlockTree tree({.block_size = 8, .max_blocks = 1 << 20});
+  std::vector<std::vector<Tokens>> seen(scopes.size());
+  for (int step = 0; step < 3334; ++step) {
+    const std::size_t which = random() % scopes.size();
+    const Tokens prompt = next_prompt(random, seen[which]);
+    REQUIRE(tree.match(scopes[which], prompt).tokens == longest(seen[which], prompt));
+    if (random() % 3 == 0) {
+      tree.insert(scopes[which], prompt);
+      seen[which].push_back(prompt);
+      tree.check_invariants();
+    }
+  }
+}
+
+TEST_CASE("tree model: under a budget nothing is ever matched that was not inserted") {
+  const unsigned seed = GENERATE(4U, 5U);
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  const Scope scope({"a"});
+  BlockTree tree({.block_size = 8, .max_blocks = 60});
+  std::vector<Tokens> seen;
+  for (int step = 0; step < 2000; ++step) {
+    const Tokens prompt = next_prompt(random, seen);
+    REQUIRE(tree.match(scope, prompt).tokens <= longest(seen, prompt));
+    tree.insert(scope, prompt);
+    seen.push_back(prompt);
+    REQUIRE(tree.blocks() <= 60);
+    tree.check_invariants();
+  }
+}

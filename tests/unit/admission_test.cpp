@@ -1,0 +1,168 @@
+#include <toki/http/admission.hpp>
+#include <toki/http/task_group.hpp>
+
+#include <boost/asio/io_context.hpp>
+#include <catch2/catch.hpp>
+
+#include <optional>
+#include <vector>
+
+using namespace toki;
+using namespace toki::http;
+namespace asio = boost::asio;
+
+namespace {
+
+const Tokens kTokens(50, 1);
+
+struct Bench {
+  asio::io_context io{1};
+  Engine engine{{}, &std::chrono::steady_clock::now};
+  Admission admission;
+  std::vector<int> order;
+  std::vector<Result<Ticket>> results;
+  TaskGroup tasks{io.get_executor()};
+
+  explicit Bench(std::uint32_t slots, AdmissionLimits limits = {})
+      : admission(io.get_executor(), engine, limits) {
+    if (slots > 0) {
+      engine.backend_changed(
+          {.slots = slots, .slots_used = std::vector<bool>(slots, false), .own_cache = false});
+    }
+  }
+
+  asio::awaitable<void> ask(int id, Query query) {
+    auto result = co_await admission.acquire(query);
+    order.push_back(id);
+    results.push_back(std::move(result));
+  }
+  void start(int id, Query query = {.scope = {}, .tokens = kTokens}) {
+    tasks.spawn(ask(id, std::move(query)));
+  }
+  ~Bench() {
+    tasks.cancel();
+    turn();
+  }
+  void turn() {
+    io.restart();
+    io.poll();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("admission: slots are given in order of arrival") {
+  Bench b(1);
+  auto held = b.engine.begin({.scope = {}, .tokens = kTokens});
+  for (int i = 0; i < 3; ++i) {
+    b.start(i);
+  }
+  b.turn();
+  CHECK(b.admission.length() == 3);
+  CHECK(b.order.empty());
+  { auto released = std::move(*held); }
+  b.turn();
+  CHECK(b.order == std::vector{0});
+  b.results.clear();
+  b.turn();
+  b.results.clear();
+  b.turn();
+  CHECK(b.order == std::vector{0, 1, 2});
+}
+
+TEST_CASE("admission: a newcomer does not overtake those who wait") {
+  Bench b(1);
+  auto held = b.engine.begin({.scope = {}, .tokens = kTokens});
+  b.start(0);
+  b.turn();
+  { auto released = std::move(*held); }
+  b.start(1);
+  b.turn();
+  CHECK(b.order == std::vector{0});
+}
+
+TEST_CASE("admission: a full queue refuses, a long wait ends") {
+  Bench b(1, {.length = 1, .wait = Millis(20), .slot_wait = Millis(0)});
+  auto held = b.engine.begin({.scope = {}, .tokens = kTokens});
+  b.start(0);
+  b.start(1);
+  b.io.run();
+  REQUIRE(b.order == std::vector{1, 0});
+  CHECK(b.results[0].error().code == Errc::busy);
+  CHECK(b.results[1].error().code == Errc::timed_out);
+  Stats stats;
+  b.admission.add_to(stats);
+  CHECK(stats.queue_full_total == 1);
+  CHECK(stats.queue_timeouts_total == 1);
+  CHECK(stats.requests_refused == 2);
+  CHECK(b.admission.length() == 0);
+}
+
+TEST_CASE("admission: without slots nothing waits") {
+  Bench b(0);
+  b.start(0);
+  b.turn();
+  REQUIRE(b.results.size() == 1);
+  CHECK(b.results[0].error().code == Errc::unavailable);
+}
+
+TEST_CASE(
+    "admission: a request that waits for a certain slot lets others pass, and takes another in the "
+    "end") {  // B18
+  Bench b(2, {.length = 9, .wait = Millis(10000), .slot_wait = Millis(300)});
+  const Tokens prefix(1000, 5);
+  auto holder = b.engine.begin({.scope = {}, .tokens = prefix});
+  REQUIRE(holder->slot()->index == 0);
+  b.start(0, {.scope = {}, .tokens = prefix});
+  b.turn();
+  CHECK(b.admission.length() == 1);
+  b.start(1);
+  b.turn();
+  CHECK(b.order == std::vector{1});
+  b.results.clear();
+  b.turn();
+  b.io.restart();
+  b.io.run_for(std::chrono::seconds(5));
+  REQUIRE(b.order == std::vector{1, 0});
+  REQUIRE(b.results[0]);
+  CHECK(b.results[0]->slot()->index == 1);
+  Stats stats;
+  b.admission.add_to(stats);
+  CHECK(stats.slot_waits_total == 1);
+}
+
+TEST_CASE("admission: a request for several slots is not starved by single ones") {
+  Bench b(2);
+  auto held = b.engine.begin({.scope = {}, .tokens = kTokens});
+  b.start(0, {.scope = {}, .tokens = {}, .bypass = Reason::several_answers, .sequences = 2});
+  b.turn();
+  b.start(1);
+  b.turn();
+  CHECK(b.order.empty());
+  { auto released = std::move(*held); }
+  b.turn();
+  CHECK(b.order == std::vector{0});
+  b.results.clear();
+  b.turn();
+  CHECK(b.order == std::vector{0, 1});
+}
+
+TEST_CASE(
+    "admission: a client that leaves is out of the queue at once and is counted") {  // B05 B19
+  Bench b(1);
+  auto held = b.engine.begin({.scope = {}, .tokens = kTokens});
+  TaskGroup leaving(b.io.get_executor());
+  leaving.spawn(b.ask(0, {.scope = {}, .tokens = kTokens}));
+  b.start(1);
+  b.turn();
+  REQUIRE(b.admission.length() == 2);
+  leaving.cancel();
+  b.turn();
+  CHECK(b.admission.length() == 1);
+  { auto released = std::move(*held); }
+  b.turn();
+  CHECK(b.order == std::vector{1});
+  Stats stats;
+  b.admission.add_to(stats);
+  CHECK(stats.requests_cancelled == 1);
+}

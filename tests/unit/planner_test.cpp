@@ -1,0 +1,150 @@
+// The policy as tables: what is known on the left, where the request runs on the right.
+#include "core/planner.hpp"
+
+#include <catch2/catch.hpp>
+
+#include <vector>
+
+using namespace toki;
+using Action = Plan::Action;
+
+namespace {
+
+constexpr PlanWorld kWorld{.tick = 100, .prefill_ms_per_token = 1.0, .own_cache_trust = 0};
+
+SlotView empty(std::uint32_t index) {
+  return {.index = index, .idle = true, .empty = true};
+}
+
+// An idle slot that holds `known` tokens and a generated tail, of which `common` are the prompt's.
+SlotView holding(std::uint32_t index, std::uint64_t common, std::uint64_t known,
+                 std::uint64_t last_used, std::uint64_t turn_start = 0) {
+  return {.index = index,
+          .idle = true,
+          .common = common,
+          .held = known + 10,
+          .known = known,
+          .turn_start = turn_start,
+          .last_used = last_used};
+}
+
+SlotView busy(std::uint32_t index, std::uint64_t common, std::uint64_t known,
+              double remaining_ms = -1) {
+  return {.index = index,
+          .busy = true,
+          .common = common,
+          .held = known,
+          .known = known,
+          .last_used = 100,
+          .remaining_ms = remaining_ms};
+}
+
+Plan decide(const std::vector<SlotView>& slots, PlanQuery query, PlanWorld world = kWorld) {
+  return plan(slots, query, world);
+}
+
+}  // namespace
+
+TEST_CASE("plan: the next turn of a conversation goes on in its slot") {
+  const Plan p = decide({empty(0), holding(1, 500, 500, 90)}, {.prompt = 560});
+  CHECK(p.action == Action::run);
+  CHECK(p.slot == 1);
+  CHECK(p.predicted == 500);
+  CHECK(p.reason == Reason::slot_prefix);
+}
+
+TEST_CASE("plan: a full hit still computes one token") {
+  CHECK(decide({holding(0, 50, 50, 1)}, {.prompt = 50}).predicted == 49);
+  CHECK(decide({holding(0, 50, 80, 1)}, {.prompt = 50}).predicted == 49);
+}
+
+TEST_CASE(
+    "plan: a short side request never displaces a long conversation while a colder slot exists") {  // B04
+  CHECK(decide({holding(0, 3, 4000, 100), empty(1)}, {.prompt = 20}).slot == 1);
+  CHECK(decide({holding(0, 3, 4000, 100), holding(1, 3, 30, 99)}, {.prompt = 20}).slot == 1);
+}
+
+TEST_CASE(
+    "plan: sharing that destroys more than it saves is refused while an empty slot exists") {  // B07
+  const Plan p = decide({holding(0, 300, 5300, 100), empty(1)}, {.prompt = 305});
+  CHECK(p.slot == 1);
+  CHECK(p.reason == Reason::empty_slot);
+}
+
+TEST_CASE("plan: two conversations with one system prompt do not take turns in one slot") {
+  CHECK(decide({holding(0, 400, 456, 100), empty(1)}, {.prompt = 440}).slot == 1);
+}
+
+TEST_CASE("plan: asking again, or editing the last turn, stays in the slot") {
+  CHECK(decide({holding(0, 4999, 5000, 100), empty(1)}, {.prompt = 5000}).slot == 0);
+  CHECK(decide({holding(0, 4800, 5000, 100, 4700), empty(1)}, {.prompt = 4850}).slot == 0);
+}
+
+TEST_CASE("plan: with nothing in common the coldest and shortest goes") {
+  const Plan p =
+      decide({holding(0, 0, 1000, 100), holding(1, 0, 1000, 20), holding(2, 0, 1000, 60)},
+             {.prompt = 700});
+  CHECK(p.slot == 1);
+  CHECK(p.reason == Reason::displaced);
+  CHECK(p.predicted == 0);
+}
+
+TEST_CASE("plan: equal slots are taken coldest first") {
+  SlotView warm = empty(0);
+  warm.last_used = 5;
+  CHECK(decide({warm, empty(1)}, {.prompt = 10}).slot == 1);
+}
+
+TEST_CASE("plan: waits for the busy slot with the prefix only within its patience") {  // B18
+  const std::vector<SlotView> slots{busy(0, 1001, 1004), empty(1)};
+  CHECK(decide(slots, {.prompt = 1004, .patience_ms = 500}).action == Action::wait);
+  const Plan p = decide(slots, {.prompt = 1004, .patience_ms = 0});
+  CHECK(p.action == Action::run);
+  CHECK(p.slot == 1);
+  CHECK(decide({busy(0, 1001, 1004, 5000), empty(1)}, {.prompt = 1004, .patience_ms = 500}).slot ==
+        1);
+  CHECK(decide({busy(0, 300, 304), empty(1)}, {.prompt = 304, .patience_ms = 500}).slot == 1);
+}
+
+TEST_CASE("plan: with no idle slot there is only waiting") {
+  CHECK(decide({busy(0, 0, 10)}, {.prompt = 10}).action == Action::wait);
+  CHECK(decide({busy(0, 0, 10)}, {.prompt = 10, .leave_to_backend = true}).action == Action::wait);
+  CHECK(decide({}, {.prompt = 10}).action == Action::wait);
+}
+
+TEST_CASE("plan: the client's own slot is the only candidate") {  // B57
+  const Plan p = decide({holding(0, 500, 500, 9), empty(1)}, {.prompt = 560, .slot = 1});
+  CHECK(p.slot == 1);
+  CHECK(p.reason == Reason::requested_slot);
+  CHECK(decide({empty(0), busy(1, 0, 3)}, {.prompt = 5, .slot = 1, .patience_ms = 9}).action ==
+        Action::wait);
+}
+
+TEST_CASE("plan: without reuse the worth of what is lost decides alone") {  // B65
+  const Plan p =
+      decide({holding(0, 500, 500, 100), holding(1, 0, 100, 50)}, {.prompt = 560, .reuse = false});
+  CHECK(p.slot == 1);
+  CHECK(p.predicted == 0);
+  CHECK(p.reason == Reason::cache_prompt_false);
+}
+
+TEST_CASE(
+    "plan: a known prefix that no slot holds is left to the backend's own cache while it "
+    "delivers") {  // B10
+  const std::vector<SlotView> slots{holding(0, 3, 400, 100), holding(1, 3, 400, 90)};
+  PlanWorld world = kWorld;
+  world.own_cache_trust = 1;
+  const Plan p = decide(slots, {.prompt = 290, .available = 285}, world);
+  CHECK(p.action == Action::leave_to_backend);
+  CHECK(p.reason == Reason::backend_cache);
+  world.own_cache_trust = 0.2;
+  CHECK(decide(slots, {.prompt = 290, .available = 285}, world).action == Action::run);
+  world.own_cache_trust = 1;
+  CHECK(decide({holding(0, 280, 280, 9)}, {.prompt = 290, .available = 285}, world).action ==
+        Action::run);
+}
+
+TEST_CASE("plan: fenced slots are no candidates") {  // B22
+  SlotView fenced{.index = 0, .common = 500, .held = 500, .known = 500};
+  CHECK(decide({fenced, empty(1)}, {.prompt = 510, .patience_ms = 1000}).slot == 1);
+}

@@ -1,0 +1,43 @@
+#include <toki/slot_pool.hpp>
+
+#include <catch2/catch.hpp>
+
+using namespace toki;
+
+namespace {
+const Scope kScope({"model"});
+const Scope kOther({"other"});
+}  // namespace
+
+TEST_CASE("pool: a slot shares what it is known to hold, in its scope only") {
+  SlotPool pool(2, SlotContent::empty);
+  pool.hold(0, kScope, {1, 2, 3, 4}, 5, 0);
+  const Tokens prompt{1, 2, 3, 9};
+  CHECK(pool.common(0, kScope, prompt) == 3);
+  CHECK(pool.common(0, kOther, prompt) == 0);
+  CHECK(pool.common(1, kScope, prompt) == 0);
+}
+
+TEST_CASE("pool: leased and fenced slots are not idle") {
+  SlotPool pool(3, SlotContent::empty);
+  pool.lease(0, {});
+  pool.fence(1, true);
+  CHECK(pool.idle() == 1);
+  CHECK(pool.leased() == 1);
+  CHECK(pool.fenced() == 1);
+  CHECK(pool[0].last_used == 1);
+  pool.release(0);
+  pool.fence(1, false);
+  CHECK(pool.idle() == 3);
+}
+
+TEST_CASE("pool: content that must be erased is shared with nobody until it is") {
+  SlotPool pool(1, SlotContent::empty);
+  pool.hold(0, kScope, {1, 2}, 0, 0);
+  pool.erase_before_use(0);
+  CHECK(pool.common(0, kScope, Tokens{1, 2}) == 0);
+  CHECK(pool[0].erase_first);
+  pool.set_empty(0);
+  CHECK_FALSE(pool[0].erase_first);
+  CHECK(pool[0].content == SlotContent::empty);
+}

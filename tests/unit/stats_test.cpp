@@ -1,0 +1,35 @@
+#include <toki/stats.hpp>
+
+#include <catch2/catch.hpp>
+
+#include <array>
+#include <set>
+#include <string>
+
+using namespace toki;
+
+TEST_CASE("stats: every row has a name, a help text and its own value") {
+  Stats stats;
+  stats.requests_total = 3;
+  stats.own_cache = 1;
+  std::array<StatRow, kStatRows> rows{};
+  REQUIRE(stat_rows(stats, rows) == kStatRows);
+  std::set<std::string> names;
+  for (const StatRow& row : rows) {
+    CHECK(names.insert(std::string(row.name)).second);
+    CHECK_FALSE(row.help.empty());
+  }
+  CHECK(rows.front().name == "requests_total");
+  CHECK(rows.front().value == 3);
+  CHECK(rows.back().name == "own_cache");
+  CHECK(rows.back().value == 1);
+  CHECK_FALSE(rows.back().counter);
+}
+
+TEST_CASE("stats: every class has a name") {
+  CHECK(to_string(CacheClass::hit) == "hit");
+  CHECK(to_string(CacheClass::soft_hit) == "soft_hit");
+  CHECK(to_string(CacheClass::miss) == "miss");
+  CHECK(to_string(CacheClass::bypass) == "bypass");
+  CHECK(to_string(CacheClass::unreported) == "unreported");
+}
