@@ -67,6 +67,7 @@ struct Query {
   std::optional<Reason> bypass;       ///< set: toki has no say, for this reason
   std::uint32_t sequences = 1;        ///< how many slots the request will take in the backend
   std::optional<std::uint32_t> slot;  ///< the client's own choice, already checked against slots()
+  std::chrono::milliseconds waited{0};  ///< how long the caller has waited already
   std::chrono::milliseconds patience{
       0};  ///< how long the caller would still wait for a busy slot that fits better
 };

@@ -38,7 +38,8 @@ struct Slot {
   Tokens tokens;
   std::uint64_t unknown_tail = 0;  ///< generated tokens behind `tokens`, of unknown ids
   std::uint64_t turn_start = 0;    ///< of `tokens`, those that the last request found here
-  bool leased = false;       ///< a ticket has it
+  bool open_end = false;           ///< how many tokens follow `tokens` is not certain
+  bool leased = false;             ///< a ticket has it
   bool fenced = false;       ///< stopped answering: gets no work until the backend says it is idle
   bool erase_first = false;  ///< its content must not be trusted: erase before the next use
   std::uint64_t last_used = 0;  ///< tick of the last lease; 0: never
@@ -59,13 +60,19 @@ class TOKI_EXPORT SlotPool {
   /// Leading tokens of `prompt` that the slot is known to hold.
   std::size_t common(std::size_t index, const Scope& scope, TokenSpan prompt) const;
 
+  /// Most tokens of `prompt` that the slot can possibly hold.
+  std::size_t common_limit(std::size_t index, const Scope& scope, TokenSpan prompt) const;
+  /// The end of what the slot holds beyond the common prefix stands in `prompt` again, further on:
+  /// the prompt is a newer form of it.
+  bool superseded_by(std::size_t index, const Scope& scope, TokenSpan prompt) const;
+
   /// REQUIRES: the slot is idle.
   void lease(std::size_t index, std::chrono::steady_clock::time_point now);
   void release(std::size_t index);
   void fence(std::size_t index, bool on);
 
   void hold(std::size_t index, const Scope& scope, Tokens tokens, std::uint64_t unknown_tail,
-            std::uint64_t turn_start);
+            std::uint64_t turn_start, bool open_end = false);
   void set_empty(std::size_t index);
   void set_unknown(std::size_t index);
   void erase_before_use(std::size_t index);

@@ -77,7 +77,8 @@ struct Ticket::Impl {
   bool sent = false;
   bool may_reuse = true;
   std::uint32_t sequences = 1;
-  std::uint64_t common = 0;  // tokens that prompt and slot shared before
+  std::uint64_t common = 0;        // tokens that prompt and slot shared before
+  std::uint64_t common_limit = 0;  // most that they can have shared
   std::uint64_t predicted = 0;
   std::uint64_t available = 0;
   std::uint64_t min_hit = 10;
@@ -142,6 +143,7 @@ std::vector<SlotView> Engine::Impl::view(const Query& query) const {
       view.held = slot.tokens.size() + slot.unknown_tail;
       view.known = slot.tokens.size();
       view.turn_start = slot.turn_start;
+      view.superseded = pool.superseded_by(i, query.scope, query.tokens);
     } else if (user->tokens_known && user->scope == query.scope) {
       view.busy = !slot.fenced;
       view.common = common_prefix(user->tokens, query.tokens);
@@ -165,6 +167,7 @@ Plan Engine::Impl::choose(const Query& query, std::uint64_t available) const {
       .leave_to_backend =
           !query.slot && ((query.bypass && !no_reuse) || query.sequences > 1 || !facts.pinning),
       .slot = query.slot,
+      .waited_ms = static_cast<double>(query.waited.count()),
       .patience_ms = static_cast<double>(query.patience.count()),
   };
   const PlanWorld world{
@@ -195,6 +198,7 @@ void Engine::Impl::lease(Ticket::Impl& ticket, const Plan& plan) {
     ticket.claimed = {plan.slot};
     ticket.settled = true;
     ticket.common = pool.common(plan.slot, ticket.scope, ticket.tokens);
+    ticket.common_limit = pool.common_limit(plan.slot, ticket.scope, ticket.tokens);
     if (pool[plan.slot].erase_first) {
       ticket.steps.push_back({.kind = Step::Kind::erase, .slot = {.index = plan.slot}});
     }
@@ -233,7 +237,13 @@ bool Engine::Impl::impossible(const Ticket::Impl& ticket, std::uint64_t cached) 
   if (cached > ticket.tokens.size()) {
     return true;
   }
-  return !foreign && cached > std::max(ticket.available, ticket.common) + longest_answer;
+  if (ticket.slot && cached <= ticket.common_limit) {
+    return false;
+  }
+  if (ticket.slot && !facts.own_cache) {
+    return true;
+  }
+  return !foreign && cached > ticket.available + longest_answer;
 }
 
 Account Engine::Impl::account(const Ticket::Impl& ticket, const Outcome& outcome) {
@@ -333,13 +343,14 @@ void Engine::Impl::settle_content(Ticket::Impl& ticket, const Outcome& outcome,
                 ticket.common);
     } else if (exact && gentle && outcome.computed) {
       pool.hold(i, ticket.scope, ticket.tokens,
-                std::max<std::uint64_t>(outcome.generated_tokens, 1), ticket.common);
+                std::max<std::uint64_t>(outcome.generated_tokens, 1), ticket.common, true);
     } else if (exact && gentle && ticket.slot && ticket.common > 0 && !facts.own_cache) {
       // Whether or not the backend had begun, what both had in common is still there.
       ticket.tokens.resize(ticket.common);
-      pool.hold(i, ticket.scope, std::move(ticket.tokens), 1, 0);
+      pool.hold(i, ticket.scope, std::move(ticket.tokens), 1, 0, true);
     } else {
       pool.set_unknown(i);
+      foreign = true;
     }
   }
 }

@@ -1,7 +1,10 @@
 // Costs are milliseconds of prefill:
 //
 //   run in slot s       (prompt - common(s)) * rate  +  chance(s) * lost(s) * rate
-//   wait for busy s     the same, plus the expected wait, which must fit the caller's patience
+//   wait for busy s     the same, plus the expected wait, within the caller's patience; without
+//   experience it has cost
+//                       so far what it has waited, so it never costs more than twice the better
+//                       choice
 //   leave to backend    (prompt - trust * available) * rate, while the backend's own cache has
 //   earned trust
 //
@@ -40,7 +43,7 @@ std::uint64_t reusable(std::uint64_t common, const PlanQuery& query) {
 double lost(const SlotView& slot, const PlanQuery& query) {
   const std::uint64_t common = query.reuse ? slot.common : 0;
   const auto beyond = static_cast<double>(slot.held - std::min(common, slot.held));
-  if (slot.known > 0 && common >= slot.known) {
+  if (slot.known > 0 && (common >= slot.known || (query.reuse && slot.superseded))) {
     return 0;
   }
   const bool same_turn = slot.turn_start > 0 && common >= slot.turn_start;
@@ -67,11 +70,10 @@ Reason reason_for(const SlotView& slot, const PlanQuery& query) {
   return slot.empty ? Reason::empty_slot : Reason::displaced;
 }
 
-// How long waiting for a busy slot is expected to take; infinity when that is too long. Without
-// experience the caller's whole patience is what it may cost.
-double wait_for(const SlotView& slot, const PlanQuery& query) {
-  const double wait = slot.remaining_ms < 0 ? query.patience_ms : slot.remaining_ms;
-  return wait > 0 && wait <= query.patience_ms ? wait : std::numeric_limits<double>::infinity();
+double wait_cost(const SlotView& slot, const PlanQuery& query) {
+  const double wait = slot.remaining_ms < 0 ? query.waited_ms : slot.remaining_ms;
+  const bool fits = query.patience_ms > 0 && (slot.remaining_ms < 0 || wait <= query.patience_ms);
+  return fits ? wait : std::numeric_limits<double>::infinity();
 }
 
 }  // namespace
@@ -94,7 +96,7 @@ Plan plan(std::span<const SlotView> slots, const PlanQuery& query, const PlanWor
       if (!slot.busy || idle == 0 || query.slot) {
         continue;
       }
-      cost += wait_for(slot, query);
+      cost += wait_cost(slot, query);
     }
     if (cost < best_cost ||
         (cost == best_cost && best != nullptr && slot.last_used < best->last_used)) {

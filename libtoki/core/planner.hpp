@@ -20,6 +20,7 @@ struct SlotView {
   std::uint64_t held = 0;        // tokens it holds, generated ones included
   std::uint64_t known = 0;       // of those, tokens whose ids are known
   std::uint64_t turn_start = 0;  // where the work of its last request begins; 0: nothing before it
+  bool superseded = false;       // the prompt holds the end of its content again, further on
   std::uint64_t last_used = 0;   // tick of its last lease
   double remaining_ms = -1;      // busy: expected time until it is free; negative: no idea
 };
@@ -31,6 +32,7 @@ struct PlanQuery {
   bool leave_to_backend =
       false;  // the backend must choose (several sequences, unknown tokens, pinning off)
   std::optional<std::uint32_t> slot;  // the client's own choice
+  double waited_ms = 0;               // how long it has waited for a better slot
   double patience_ms = 0;             // how long it would still wait for a busy slot
 };
 

@@ -44,6 +44,31 @@ std::size_t SlotPool::common(std::size_t index, const Scope& scope, TokenSpan pr
   return common_prefix(slot.tokens, prompt);
 }
 
+std::size_t SlotPool::common_limit(std::size_t index, const Scope& scope, TokenSpan prompt) const {
+  const Slot& slot = (*this)[index];
+  if (slot.content == SlotContent::unknown) {
+    return prompt.size();
+  }
+  const std::size_t shared = common(index, scope, prompt);
+  if (slot.content == SlotContent::empty || shared < slot.tokens.size()) {
+    return shared;
+  }
+  return slot.open_end ? prompt.size()
+                       : std::min<std::size_t>(prompt.size(), shared + slot.unknown_tail);
+}
+
+bool SlotPool::superseded_by(std::size_t index, const Scope& scope, TokenSpan prompt) const {
+  constexpr std::size_t kEnd = 32;  // tokens that two different conversations do not end with alike
+  const Slot& slot = (*this)[index];
+  const std::size_t shared = common(index, scope, prompt);
+  if (shared < kEnd || slot.tokens.size() < shared + kEnd || prompt.size() < shared + kEnd) {
+    return false;
+  }
+  const TokenSpan end = TokenSpan(slot.tokens).last(kEnd);
+  return std::search(prompt.begin() + static_cast<std::ptrdiff_t>(shared), prompt.end(),
+                     end.begin(), end.end()) != prompt.end();
+}
+
 void SlotPool::lease(std::size_t index, std::chrono::steady_clock::time_point now) {
   Slot& slot = at(index);
   TOKI_CHECK(!slot.leased && !slot.fenced);
@@ -61,13 +86,14 @@ void SlotPool::fence(std::size_t index, bool on) {
 }
 
 void SlotPool::hold(std::size_t index, const Scope& scope, Tokens tokens,
-                    std::uint64_t unknown_tail, std::uint64_t turn_start) {
+                    std::uint64_t unknown_tail, std::uint64_t turn_start, bool open_end) {
   Slot& slot = at(index);
   slot.content = SlotContent::known;
   slot.scope = scope;
   slot.tokens = std::move(tokens);
   slot.unknown_tail = unknown_tail;
   slot.turn_start = turn_start;
+  slot.open_end = open_end;
   slot.erase_first = false;
 }
 
@@ -77,6 +103,7 @@ void SlotPool::set_empty(std::size_t index) {
   slot.tokens = {};
   slot.unknown_tail = 0;
   slot.turn_start = 0;
+  slot.open_end = false;
   slot.erase_first = false;
 }
 
@@ -86,6 +113,7 @@ void SlotPool::set_unknown(std::size_t index) {
   slot.tokens = {};
   slot.unknown_tail = 0;
   slot.turn_start = 0;
+  slot.open_end = false;
 }
 
 void SlotPool::erase_before_use(std::size_t index) {

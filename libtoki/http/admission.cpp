@@ -13,6 +13,7 @@ namespace toki::http {
 
 namespace asio = boost::asio;
 using Time = asio::steady_timer::time_point;
+constexpr Millis kWeighAgain{50};
 
 struct Admission::Waiter {
   Waiter(const asio::any_io_executor& executor, const Query& q, Time now,
@@ -68,6 +69,7 @@ bool Admission::try_admit(Waiter& waiter) {
   const auto left =
       std::chrono::duration_cast<Millis>(waiter.patient_until - std::chrono::steady_clock::now());
   waiter.query.patience = std::max(left, Millis(0));
+  waiter.query.waited = limits_.slot_wait - waiter.query.patience;
   auto ticket = engine_.begin(waiter.query);
   if (!ticket) {
     waiter.chose_to_wait = waiter.chose_to_wait || engine_.idle_slots() >= waiter.query.sequences;
@@ -118,8 +120,10 @@ asio::awaitable<Result<Ticket>> Admission::acquire(const Query& query) {
       co_return Error{Errc::timed_out, "no slot became free in time"};
     }
     const bool patient = now < waiter.patient_until;
-    waiter.timer.expires_at(patient ? std::min(waiter.patient_until, waiter.deadline)
-                                    : waiter.deadline);
+    // Waiting for a better slot is weighed again and again; for any slot it ends when one becomes
+    // free.
+    const Time next = patient ? std::min(waiter.patient_until, now + kWeighAgain) : waiter.deadline;
+    waiter.timer.expires_at(std::min(next, waiter.deadline));
     (void)co_await waiter.timer.async_wait(asio::as_tuple(asio::use_awaitable));
     if (patient && !waiter.ticket) {
       serve_waiters();

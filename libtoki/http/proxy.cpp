@@ -177,8 +177,9 @@ asio::awaitable<void> Proxy::Flow::refuse(const Error& error) {
 asio::awaitable<void> Proxy::Flow::run() {
   co_await proxy.monitor_.verify();
   if (!proxy.monitor_.serving()) {
-    co_await refuse(
-        {Errc::unavailable, fmt::format("the backend is {}", to_string(proxy.monitor_.state()))});
+    const Error away{Errc::unavailable,
+                     fmt::format("the backend is {}", to_string(proxy.monitor_.state()))};
+    co_await refuse(away);
     co_return;
   }
   Query query{.scope = Scope({proxy.monitor_.identity(), wanted.adapters,

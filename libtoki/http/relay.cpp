@@ -117,14 +117,14 @@ struct Exchange {
 asio::awaitable<void> Exchange::fail(beast::error_code ec, std::string_view when) {
   const bool stalled = ec == beast::error::timeout;
   result.end = stalled ? RelayResult::End::stalled : RelayResult::End::broken;
+  HttpError told = unreachable(fmt::format("the backend {}: {}", when, ec.message()));
   if (stalled) {
-    co_await answer.error({.status = 504,
-                           .type = "timeout_error",
-                           .message = fmt::format("the backend made no progress for {} ms",
-                                                  request.progress_limit.count())});
-    co_return;
+    told = {.status = 504,
+            .type = "timeout_error",
+            .message = fmt::format("the backend made no progress for {} ms",
+                                   request.progress_limit.count())};
   }
-  co_await answer.error(unreachable(fmt::format("the backend {}: {}", when, ec.message())));
+  co_await answer.error(told);
 }
 
 asio::awaitable<bool> Exchange::read_head() {
@@ -205,7 +205,8 @@ asio::awaitable<void> Exchange::run() {
   auto connected = co_await upstream.send(head, request.body);
   if (!connected) {
     result.end = RelayResult::End::unreachable;
-    co_await answer.error(unreachable(connected.error().detail));
+    const HttpError told = unreachable(connected.error().detail);
+    co_await answer.error(told);
     co_return;
   }
   connection = std::move(*connected);
@@ -220,13 +221,12 @@ asio::awaitable<void> Exchange::run() {
     co_return;
   }
   if (late && result.status != 200) {
-    co_await answer.error_event(
-        result.facts.error
-            ? late_error
-            : error_body(
-                  {.status = result.status,
-                   .type = "upstream_error",
-                   .message = fmt::format("the backend answered with status {}", result.status)}));
+    const HttpError told{
+        .status = result.status,
+        .type = "upstream_error",
+        .message = fmt::format("the backend answered with status {}", result.status)};
+    const std::string json = result.facts.error ? late_error : error_body(told);
+    co_await answer.error_event(json);
   } else {
     co_await answer.end();
   }

@@ -103,7 +103,6 @@ TEST_CASE("plan: waits for the busy slot with the prefix only within its patienc
   CHECK(p.slot == 1);
   CHECK(decide({busy(0, 1001, 1004, 5000), empty(1)}, {.prompt = 1004, .patience_ms = 500}).slot ==
         1);
-  CHECK(decide({busy(0, 300, 304), empty(1)}, {.prompt = 304, .patience_ms = 500}).slot == 1);
 }
 
 TEST_CASE("plan: with no idle slot there is only waiting") {
@@ -147,4 +146,20 @@ TEST_CASE(
 TEST_CASE("plan: fenced slots are no candidates") {  // B22
   SlotView fenced{.index = 0, .common = 500, .held = 500, .known = 500};
   CHECK(decide({fenced, empty(1)}, {.prompt = 510, .patience_ms = 1000}).slot == 1);
+}
+
+TEST_CASE("plan: without experience a wait is given up when it has cost what it could save") {
+  const std::vector<SlotView> slots{busy(0, 1001, 1004), empty(1)};
+  CHECK(decide(slots, {.prompt = 1004, .waited_ms = 500, .patience_ms = 9000}).action ==
+        Action::wait);
+  CHECK(decide(slots, {.prompt = 1004, .waited_ms = 1200, .patience_ms = 9000}).slot == 1);
+}
+
+TEST_CASE(
+    "plan: a changed word early in the prompt does not send the conversation to another slot") {  // B08
+  SlotView old = holding(0, 1003, 2007, 100);
+  old.superseded = true;
+  const Plan p = decide({old, empty(1)}, {.prompt = 2007});
+  CHECK(p.slot == 0);
+  CHECK(p.predicted == 1003);
 }

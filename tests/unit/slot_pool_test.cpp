@@ -41,3 +41,36 @@ TEST_CASE("pool: content that must be erased is shared with nobody until it is")
   CHECK_FALSE(pool[0].erase_first);
   CHECK(pool[0].content == SlotContent::empty);
 }
+
+TEST_CASE("pool: what a slot can hold at most is known tokens and what followed them") {
+  SlotPool pool(1, SlotContent::empty);
+  const Tokens prompt(100, 1);
+  CHECK(pool.common_limit(0, kScope, prompt) == 0);
+  pool.hold(0, kScope, Tokens(40, 1), 5, 0);
+  CHECK(pool.common_limit(0, kScope, prompt) == 45);
+  pool.hold(0, kScope, Tokens(40, 1), 5, 0, true);
+  CHECK(pool.common_limit(0, kScope, prompt) == 100);
+  pool.hold(0, kScope, Tokens(40, 2), 5, 0, true);
+  CHECK(pool.common_limit(0, kScope, prompt) == 0);
+  pool.set_unknown(0);
+  CHECK(pool.common_limit(0, kScope, prompt) == 100);
+}
+
+TEST_CASE(
+    "pool: a newer form of a prompt supersedes it, another conversation with its beginning does "
+    "not") {  // B08
+  SlotPool pool(1, SlotContent::empty);
+  const auto prompt = [](Token time, Token question) {
+    Tokens tokens(200, 7);
+    tokens[100] = time;
+    for (Token i = 0; i < 60; ++i) {
+      tokens.push_back(question + i);
+    }
+    return tokens;
+  };
+  pool.hold(0, kScope, prompt(1, 1000), 4, 0);
+  CHECK(pool.superseded_by(0, kScope, prompt(2, 1000)));
+  CHECK_FALSE(pool.superseded_by(0, kScope, prompt(2, 5000)));
+  CHECK_FALSE(pool.superseded_by(0, kScope, prompt(1, 5000)));
+  CHECK_FALSE(pool.superseded_by(0, kOther, prompt(2, 1000)));
+}
