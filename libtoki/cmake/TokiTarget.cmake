@@ -5,13 +5,10 @@ function(toki_target target)
   if(NOT TOKI_DEVELOPER)
     return()
   endif()
-  target_compile_definitions(${target} PRIVATE _GLIBCXX_ASSERTIONS)
+  target_compile_definitions(${target} PRIVATE $<$<CONFIG:Debug>:_GLIBCXX_ASSERTIONS>)
+  # -Wmismatched-new-delete and -Wrestrict give false positives in GCC 12, on Asio's coroutine frames and on string concatenation.
   target_compile_options(${target} PRIVATE -Werror -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow
     -Wnon-virtual-dtor -Woverloaded-virtual -Wold-style-cast -Wcast-align -Wdouble-promotion -Wformat=2
-    -Wimplicit-fallthrough)
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_compile_options(${target} PRIVATE -Wduplicated-cond -Wlogical-op -Wno-missing-field-initializers -Wno-mismatched-new-delete)
-  else()
-    target_compile_options(${target} PRIVATE -Wno-missing-field-initializers -Wno-mismatched-new-delete)
-  endif()
+    -Wimplicit-fallthrough -Wno-missing-field-initializers -Wno-mismatched-new-delete
+    $<$<CXX_COMPILER_ID:GNU>:-Wduplicated-cond;-Wlogical-op;-Wno-restrict>)
 endfunction()

@@ -230,7 +230,8 @@ asio::awaitable<void> Exchange::run() {
   } else {
     co_await answer.end();
   }
-  if (parser->keep_alive()) {
+  // llama-server closes a connection after a stream without saying so.
+  if (parser->keep_alive() && !parser->chunked()) {
     upstream.give_back(std::move(connection));
   }
 }

@@ -102,16 +102,25 @@ Upstream::Upstream(asio::any_io_executor executor, Address address, std::string 
   }
 }
 
-asio::awaitable<Result<std::unique_ptr<Connection>>> Upstream::connect(bool fresh) {
-  while (!fresh && !idle_.empty()) {
+// A kept connection that is open and clean. One that the server closed early makes us suspicious;
+// an old one is just dropped.
+std::unique_ptr<Connection> Upstream::take_idle() {
+  while (!idle_.empty()) {
     auto connection = std::move(idle_.back());
     idle_.pop_back();
+    if (std::chrono::steady_clock::now() - connection->idle_since > kMaxIdleAge) {
+      continue;
+    }
     if (clean(*connection)) {
       connection->reused = true;
-      co_return connection;
+      return connection;
     }
     suspicion_ = true;
   }
+  return nullptr;
+}
+
+asio::awaitable<Result<std::unique_ptr<Connection>>> Upstream::connect() {
   auto connection = std::make_unique<Connection>(executor_);
   connection->stream.expires_after(kConnectLimit);
   error_code failure;
@@ -144,19 +153,26 @@ void Upstream::give_back(std::unique_ptr<Connection> connection) {
     return;
   }
   connection->stream.expires_never();
+  connection->idle_since = std::chrono::steady_clock::now();
   idle_.push_back(std::move(connection));
 }
 
 bool Upstream::take_suspicion() {
-  const auto dead =
-      std::erase_if(idle_, [](const auto& connection) { return !clean(*connection); });
-  return std::exchange(suspicion_, false) || dead > 0;
+  std::vector<std::unique_ptr<Connection>> open;
+  while (auto connection = take_idle()) {
+    open.insert(open.begin(), std::move(connection));
+  }
+  idle_ = std::move(open);
+  return std::exchange(suspicion_, false);
 }
 
 asio::awaitable<Result<std::unique_ptr<Connection>>> Upstream::send(
-    std::string_view head, std::span<const std::string_view> body) {
-  for (bool fresh = false;; fresh = true) {
-    auto connection = co_await connect(fresh);
+    std::string_view head, std::span<const std::string_view> body, bool fresh) {
+  for (;; fresh = true) {
+    Result<std::unique_ptr<Connection>> connection = fresh ? nullptr : take_idle();
+    if (*connection == nullptr) {
+      connection = co_await connect();
+    }
     if (!connection) {
       co_return connection;
     }
@@ -194,31 +210,35 @@ asio::awaitable<Result<Reply>> Upstream::call(std::string_view method, std::stri
     head += fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", length);
   }
   head += "\r\n";
-  auto connection = co_await send(head, body);
-  if (!connection) {
-    co_return std::move(connection).error();
+  for (bool fresh = false;; fresh = true) {
+    auto connection = co_await send(head, body, fresh);
+    if (!connection) {
+      co_return std::move(connection).error();
+    }
+    beast::http::response_parser<beast::http::string_body> parser;
+    parser.body_limit(kMaxReplyBytes);
+    const auto spent =
+        std::chrono::duration_cast<Millis>(std::chrono::steady_clock::now() - started);
+    (*connection)->stream.expires_after(std::max(limit - spent, Millis(1)));
+    auto [ec, got] = co_await beast::http::async_read((*connection)->stream, (*connection)->buffer,
+                                                      parser, kAsTuple);
+    if (ec == beast::error::timeout) {
+      co_return Error{Errc::timed_out,
+                      fmt::format("{} {}: no answer within {} ms", method, target, limit.count())};
+    }
+    if (ec && (*connection)->reused && got == 0) {
+      suspicion_ = true;
+      continue;
+    }
+    if (ec) {
+      co_return Error{Errc::backend, fmt::format("{} {}: {}", method, target, ec.message())};
+    }
+    Reply reply{.status = parser.get().result_int(), .body = std::move(parser.get().body())};
+    if (parser.keep_alive()) {
+      give_back(std::move(*connection));
+    }
+    co_return reply;
   }
-  beast::http::response_parser<beast::http::string_body> parser;
-  parser.body_limit(kMaxReplyBytes);
-  (*connection)
-      ->stream.expires_after(std::max(
-          limit - std::chrono::duration_cast<Millis>(std::chrono::steady_clock::now() - started),
-          Millis(1)));
-  auto [ec, got] = co_await beast::http::async_read((*connection)->stream, (*connection)->buffer,
-                                                    parser, kAsTuple);
-  if (ec == beast::error::timeout) {
-    co_return Error{Errc::timed_out,
-                    fmt::format("{} {}: no answer within {} ms", method, target, limit.count())};
-  }
-  if (ec) {
-    suspicion_ = true;
-    co_return Error{Errc::backend, fmt::format("{} {}: {}", method, target, ec.message())};
-  }
-  Reply reply{.status = parser.get().result_int(), .body = std::move(parser.get().body())};
-  if (parser.keep_alive()) {
-    give_back(std::move(*connection));
-  }
-  co_return reply;
 }
 
 }  // namespace toki::http

@@ -45,6 +45,7 @@ struct Connection {
   boost::beast::tcp_stream stream;
   boost::beast::flat_buffer buffer;
   bool reused = false;
+  std::chrono::steady_clock::time_point idle_since{};
 };
 
 struct Reply {
@@ -55,6 +56,7 @@ struct Reply {
 class TOKI_EXPORT Upstream {
  public:
   static constexpr std::size_t kMaxIdle = 2;
+  static constexpr Millis kMaxIdleAge{4000};  ///< below llama-server's own five seconds
   static constexpr Millis kConnectLimit{5000};
   static constexpr std::size_t kMaxReplyBytes = std::size_t{512} << 20;
 
@@ -64,25 +66,27 @@ class TOKI_EXPORT Upstream {
   /// "Bearer …" for the server, or empty: then the client's own Authorization is passed on.
   const std::string& authorization() const noexcept { return authorization_; }
 
-  /// An idle connection that is still open and clean, or a new one.
-  boost::asio::awaitable<Result<std::unique_ptr<Connection>>> connect(bool fresh = false);
   /// For a connection whose last answer was read whole and may be used again.
   void give_back(std::unique_ptr<Connection> connection);
   /// True once after an idle connection was found closed by the server: it may have been restarted.
   bool take_suspicion();
 
-  /// Sends `head` and then `body` piece by piece. When a kept connection turns out to be dead
-  /// before a byte was taken, a new one is tried once; never otherwise, so that one request causes
-  /// at most one generation.
+  /// Sends `head` and then `body` piece by piece, on a kept connection unless `fresh`. When a kept
+  /// connection turns out to be dead before a byte was taken, a new one is tried once; never
+  /// otherwise, so that one request causes at most one generation.
   boost::asio::awaitable<Result<std::unique_ptr<Connection>>> send(
-      std::string_view head, std::span<const std::string_view> body);
+      std::string_view head, std::span<const std::string_view> body, bool fresh = false);
 
-  /// A whole small exchange: JSON out, whole body in.
+  /// A whole small exchange: JSON out, whole body in. For calls that may be repeated: one that
+  /// finds its kept connection closed is sent again on a new one.
   boost::asio::awaitable<Result<Reply>> call(std::string_view method, std::string_view target,
                                              std::span<const std::string_view> body,
                                              std::string_view authorization, Millis limit);
 
  private:
+  boost::asio::awaitable<Result<std::unique_ptr<Connection>>> connect();
+  std::unique_ptr<Connection> take_idle();
+
   boost::asio::any_io_executor executor_;
   Address address_;
   std::string authorization_;
