@@ -126,7 +126,7 @@ class Curl(harness.StandardCase):
                 self.assertEqual(json.loads(through[2]), json.loads(direct[2]))
 
     def test_a_broken_body_is_refused_with_the_place_and_goes_nowhere(self):
-        before = self.llama.process.read_log()
+        generations = self.llama.process.read_log().count("launch_slot_")
         for body, offset in ((b'{"model":"m","messages":[}', 25), (b'{"model":"m"} x', 14), (b"[]", 0), (b"", 0)):
             with self.subTest(body=body):
                 status, _, raw = self.curl(path="/v1/chat/completions", body=body)
@@ -134,7 +134,7 @@ class Curl(harness.StandardCase):
                 error = json.loads(raw)["error"]
                 self.assertEqual((error["code"], error["type"]), (400, "invalid_request_error"))
                 self.assertEqual(error["offset"], offset, error)
-        self.assertEqual(self.llama.process.read_log(), before)
+        self.assertEqual(self.llama.process.read_log().count("launch_slot_"), generations)
 
     def test_metrics_hold_every_counter_of_the_statistics(self):
         self.curl(path="/v1/chat/completions", body=self.chat_body("metrics"))

@@ -136,10 +136,20 @@ class Stream:
         self.headers = {k.lower(): v for k, v in self.answer.getheaders()}
         self.comments = 0
 
+    def lines(self):
+        rest = b""
+        while True:
+            # Not readline(): it hides that a chunked body was cut off.
+            piece = self.answer.read1(65536)
+            if not piece:
+                break
+            *whole, rest = (rest + piece).split(b"\n")
+            yield from whole
+
     def events(self):
         data = []
-        for raw in self.answer:
-            line = raw.rstrip(b"\r\n")
+        for line in self.lines():
+            line = line.rstrip(b"\r")
             if line.startswith(b":"):
                 self.comments += 1
             elif line.startswith(b"data:"):
