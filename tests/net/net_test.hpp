@@ -41,6 +41,45 @@ inline void check_error(const HttpResponse& response, int status, std::string_vi
   CHECK_FALSE(error["message"].str().empty());
 }
 
+/// tokid; what went wrong in its life is a failure of the test.
+class Tokid : public TokidProcess {
+ public:
+  using TokidProcess::TokidProcess;
+  ~Tokid() { CHECK(finish() == ""); }
+};
+
+/// A scripted upstream and a tokid in front of it that has finished its start; the upstream's log
+/// is empty. The behaviour's delays and figures hold only from then on.
+class Rig {
+ public:
+  explicit Rig(Behaviour behaviour = {}, std::vector<std::string> options = {})
+      : up(at_start(behaviour)), tokid(up.url(), std::move(options)) {
+    if (!tokid.wait_ready()) {
+      throw std::runtime_error("tokid did not become ready; log: " + tokid.log());
+    }
+    up.configure([&](Behaviour& now) { now = behaviour; });
+    up.clear_log();
+  }
+
+  ScriptedUpstream up;
+  Tokid tokid;
+
+  int port() const { return tokid.port(); }
+  Answer chat(std::string_view body) const { return post(kChat, body); }
+  Answer post(std::string_view path, std::string_view body) const {
+    return as_answer(post_json(port(), path, body));
+  }
+
+ private:
+  static Behaviour at_start(Behaviour behaviour) {
+    behaviour.answer_delay = behaviour.event_delay = milliseconds(0);
+    behaviour.per_new_token = std::chrono::microseconds(0);
+    behaviour.cache_n.reset();
+    behaviour.usage_offset = 0;
+    return behaviour;
+  }
+};
+
 /// A request in a thread of its own; join() gives its answer.
 class Background {
  public:

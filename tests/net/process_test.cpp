@@ -141,7 +141,7 @@ TEST_CASE("a port in use is exit code 1") {
 TEST_CASE("llama-server is started with the flags that toki needs") {
   Fake fake;
   const int port = unused_port();
-  TokidProcess tokid(local_url(port), {}, fake_program());
+  Tokid tokid(local_url(port), {}, fake_program());
   REQUIRE(tokid.wait_ready());
   const auto starts = fake.starts();
   REQUIRE(starts.size() == 1);
@@ -163,9 +163,9 @@ TEST_CASE("llama-server is started with the flags that toki needs") {
 
 TEST_CASE("flags that were given are not given again") {
   Fake fake;
-  TokidProcess tokid(local_url(unused_port()), {},
-                     fake_program({"-m", "x.gguf", "-np", "3", "--metrics", "--cache-ram", "100",
-                                   "--slot-save-path", "/tmp"}));
+  Tokid tokid(local_url(unused_port()), {},
+              fake_program({"-m", "x.gguf", "-np", "3", "--metrics", "--cache-ram", "100",
+                            "--slot-save-path", "/tmp"}));
   REQUIRE(tokid.wait_ready());
   const auto starts = fake.starts();
   REQUIRE(starts.size() == 1);
@@ -181,7 +181,7 @@ TEST_CASE("flags that were given are not given again") {
 
 TEST_CASE("flags that the program does not know are left out") {
   Fake fake("old");
-  TokidProcess tokid(local_url(unused_port()), {}, fake_program());
+  Tokid tokid(local_url(unused_port()), {}, fake_program());
   REQUIRE(tokid.wait_ready());
   REQUIRE(fake.starts().size() == 1);
   CHECK(fake.starts()[0].count("--cache-ram") == 0);
@@ -190,7 +190,7 @@ TEST_CASE("flags that the program does not know are left out") {
 
 TEST_CASE("a killed llama-server is started again") {
   Fake fake;
-  TokidProcess tokid(local_url(unused_port()), {}, fake_program());
+  Tokid tokid(local_url(unused_port()), {}, fake_program());
   REQUIRE(tokid.wait_ready());
   const std::string body = cc({M(W(50))});
   CHECK(post_json(tokid.port(), kChat, body).status == 200);
@@ -211,7 +211,7 @@ TEST_CASE("a killed llama-server is started again") {
 
 TEST_CASE("a llama-server that dies at once is started with growing pauses") {
   Fake fake("dies");
-  TokidProcess tokid(local_url(unused_port()), {}, fake_program());
+  Tokid tokid(local_url(unused_port()), {}, fake_program());
   REQUIRE(wait_until([&] { return fake.starts().size() >= 2; }));
   const auto before = fake.starts().size();
   std::this_thread::sleep_for(milliseconds(2000));

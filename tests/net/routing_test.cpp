@@ -165,6 +165,22 @@ TEST_CASE("a restarted upstream loses all residency at once") {
   CHECK(rig.tokid.stat("integrity_faults_total") == 0);
 }
 
+// B14
+TEST_CASE("a restart between two probes is noticed by the next request") {
+  Rig rig({}, {"--probe-interval-ms", "60000"});
+  const std::string body = cc({S(W(1000)), M("q")});
+  rig.chat(body);
+  CHECK(rig.chat(body).reused >= 1000);
+  rig.up.stop();
+  rig.up.start();
+  const Answer after = rig.chat(body);
+  CHECK(after.status == 200);
+  CHECK(after.reused == 0);
+  CHECK(after.cached_tokens <= 1);
+  CHECK(rig.tokid.stat("upstream_restarts_total") == 1);
+  CHECK(rig.tokid.stat("integrity_faults_total") == 0);
+}
+
 // B18
 TEST_CASE("waiting for the slot with the prefix is bounded and reported") {
   Behaviour behaviour;
@@ -189,7 +205,7 @@ TEST_CASE("waiting for the slot with the prefix is bounded and reported") {
 TEST_CASE("a request whose slot gets free within the wait limit uses it") {
   Behaviour behaviour;
   behaviour.answer_delay = milliseconds(400);
-  Rig rig(behaviour, {"--slot-wait-ms", "10000"});
+  Rig rig(behaviour, {"--slot-wait-ms", "900"});
   Background first(rig.port(), kChat, cc({S(W(1000)), M("q1")}));
   REQUIRE(rig.up.wait_generations(1));
   const Answer second = rig.chat(cc({S(W(1000)), M("q2")}));
@@ -264,7 +280,7 @@ TEST_CASE("a prompt that cannot be tokenized is forwarded unpinned") {
 TEST_CASE("tokid starts without its upstream and recovers by itself") {
   ScriptedUpstream up;
   up.stop();
-  TokidProcess tokid(up.url());
+  Tokid tokid(up.url());
   const std::string body = cc({M("q")});
   const HttpResponse down = post_json(tokid.port(), kChat, body);
   CHECK((down.status == 502 || down.status == 503));
@@ -289,7 +305,7 @@ TEST_CASE("slot actions that are not supported do not disturb routing") {
   Behaviour behaviour;
   behaviour.slot_action_status = 501;
   ScriptedUpstream up(behaviour);
-  TokidProcess tokid(up.url());
+  Tokid tokid(up.url());
   REQUIRE(tokid.wait_ready());
   for (int i = 0; i < 20; ++i) {
     const auto response =

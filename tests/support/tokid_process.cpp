@@ -146,6 +146,7 @@ void Process::signal(int number) const {
 }
 
 void Process::kill() {
+  killed_ = true;
   signal(SIGKILL);
   wait_exit(milliseconds(10000));
 }
@@ -189,6 +190,44 @@ TokidProcess::TokidProcess(const std::string& backend_url, std::vector<std::stri
   }
 }
 
+TokidProcess::~TokidProcess() {
+  finish();
+}
+
+std::string TokidProcess::finish() {
+  if (fault_) return *fault_;
+  std::string fault;
+  if (process_.running()) {
+    // A second signal ends the drain; then 130 and 143 are as good as 0.
+    process_.signal(SIGTERM);
+    if (!process_.wait_exit(milliseconds(300))) process_.signal(SIGTERM);
+    if (!process_.wait_exit(milliseconds(10000))) {
+      fault = "does not end on SIGTERM";
+      process_.kill();
+    }
+  }
+  const int code = process_.wait_exit(milliseconds(0)).value_or(-1);
+  if (fault.empty() && !process_.killed() && code != 0 && code != 128 + SIGINT &&
+      code != 128 + SIGTERM) {
+    fault = "ended with code " + std::to_string(code);
+  }
+  const std::string log = process_.err();
+  std::size_t from = log.size() < 3000 ? 0 : log.size() - 3000;
+  for (const char* report : {"AddressSanitizer", "LeakSanitizer", "ThreadSanitizer",
+                             "runtime error:", "broken precondition"}) {
+    const auto at = log.find(report);
+    if (at == std::string::npos) continue;
+    fault += std::string(" reported by ") + report;
+    from = std::min(from, at);
+  }
+  if (!fault.empty()) fault += "; log: " + log.substr(from, 3000);
+  if (std::getenv("TOKI_TEST_LOG") != nullptr) {
+    std::fprintf(stderr, "---- tokid, exit code %d\n%s----\n", code, log.c_str());
+  }
+  fault_ = fault;
+  return fault;
+}
+
 int TokidProcess::health_status() const {
   try {
     return get(port_, "/toki/health").status;
@@ -197,8 +236,15 @@ int TokidProcess::health_status() const {
   }
 }
 
-bool TokidProcess::wait_ready(milliseconds limit) const {
-  return wait_until([&] { return health_status() == 200; }, limit, milliseconds(20));
+bool TokidProcess::wait_ready(milliseconds limit) {
+  bool ready = false;
+  wait_until(
+      [&] {
+        ready = health_status() == 200;
+        return ready || !process_.running();
+      },
+      limit, milliseconds(20));
+  return ready;
 }
 
 std::map<std::string, double> TokidProcess::stats() const {
@@ -250,7 +296,12 @@ long TokidProcess::peak_memory_kib() const {
   return status_kib(process_.pid(), "VmHWM");
 }
 
-// ------------------------------------------------------------------------------------------ Rig
+bool TokidProcess::sanitized() const {
+  // Their shadow memory is terabytes of address space.
+  return status_kib(process_.pid(), "VmSize") > 1024L * 1024 * 1024;
+}
+
+// -------------------------------------------------------------------------- Answers and bodies
 
 Answer as_answer(HttpResponse response) {
   Answer answer;
@@ -282,14 +333,6 @@ Answer as_answer(HttpResponse response) {
   }
   answer.http = std::move(response);
   return answer;
-}
-
-Rig::Rig(Behaviour behaviour, std::vector<std::string> options)
-    : up(std::move(behaviour)), tokid(up.url(), std::move(options)) {
-  if (!tokid.wait_ready()) {
-    throw std::runtime_error("tokid did not become ready; log: " + tokid.log());
-  }
-  up.clear_log();
 }
 
 Message S(std::string_view text) {

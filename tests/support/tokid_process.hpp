@@ -1,5 +1,4 @@
-// tokid as a child process, and the rig most network tests use: a scripted upstream with tokid in
-// front of it.
+// tokid as a child process, its answers, and conversations to send to it.
 //
 // Threads:   one object, one thread; two threads of its own collect stdout and stderr.
 // Ownership: owns the process and its data directory; the destructor ends both (SIGKILL if need
@@ -20,15 +19,6 @@
 
 namespace toki::test {
 
-/// Sanitizers multiply memory and time: tests with such limits ask.
-constexpr bool sanitized() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return true;
-#else
-  return false;
-#endif
-}
-
 /// A program with collected output. TOKID in the environment replaces the built tokid.
 class Process {
  public:
@@ -45,12 +35,14 @@ class Process {
   /// Exit code (128 + N when signal N ended it), or nothing when it still runs at the limit.
   std::optional<int> wait_exit(milliseconds limit = milliseconds(10000));
   bool running() { return !wait_exit(milliseconds(0)).has_value(); }
+  bool killed() const { return killed_; }  ///< by kill()
 
  private:
   void collect(int fd, std::string& into);
 
   pid_t pid_ = -1;
   std::optional<int> code_;
+  bool killed_ = false;
   Fd out_fd_, err_fd_;
   mutable std::mutex mutex_;
   std::string out_, err_;
@@ -74,13 +66,19 @@ class TokidProcess {
   explicit TokidProcess(const std::string& backend_url, std::vector<std::string> options = {},
                         std::vector<std::string> program = {});
 
+  ~TokidProcess();
+
   int port() const { return port_; }
   Process& process() { return process_; }
   std::string log() const { return process_.err(); }
+  /// Stops it, if it still runs, and tells what went wrong in its life: a crash, a bad exit code, a
+  /// sanitizer's report. "" when nothing did. With TOKI_TEST_LOG in the environment the log is
+  /// written to stderr.
+  std::string finish();
   const std::string& data_dir() const { return data_dir_.path(); }
 
   /// Waits until GET /toki/health answers 200.
-  bool wait_ready(milliseconds limit = milliseconds(15000)) const;
+  bool wait_ready(milliseconds limit = milliseconds(15000));
   int health_status() const;  ///< 0 when it cannot be reached
 
   std::map<std::string, double> stats() const;
@@ -93,11 +91,14 @@ class TokidProcess {
   long open_descriptors() const;
   long memory_kib() const;       ///< VmRSS
   long peak_memory_kib() const;  ///< VmHWM
+  /// Sanitizers multiply memory: limits on it do not hold then.
+  bool sanitized() const;
 
  private:
   TemporaryDirectory data_dir_;
   Process process_;
   int port_ = 0;
+  std::optional<std::string> fault_;
 };
 
 /// The answer to a request that is cached, with what toki and the upstream said about it.
@@ -114,22 +115,6 @@ struct Answer {
   int cached_tokens = -1;  ///< usage.prompt_tokens_details.cached_tokens
 };
 Answer as_answer(HttpResponse response);
-
-/// A scripted upstream and a tokid in front of it that has finished its start; the upstream's log
-/// is empty.
-class Rig {
- public:
-  explicit Rig(Behaviour behaviour = {}, std::vector<std::string> options = {});
-
-  ScriptedUpstream up;
-  TokidProcess tokid;
-
-  int port() const { return tokid.port(); }
-  Answer chat(std::string_view body) const { return post("/v1/chat/completions", body); }
-  Answer post(std::string_view path, std::string_view body) const {
-    return as_answer(post_json(port(), path, body));
-  }
-};
 
 // Conversations, in the notation of the case list.
 struct Message {
