@@ -101,22 +101,24 @@ trap 'exit 130' INT TERM
 start() {
   local name=$1
   shift
-  setsid "$@" </dev/null >"$logs/$name.log" 2>&1 &
+  : >"$logs/$name.log"  # before anybody looks: a log of the last time may lie there
+  setsid "$@" </dev/null >>"$logs/$name.log" 2>&1 &
   pids+=($!)
 }
 
 # wait_for NAME REGEX [SECONDS]: prints what the first group of REGEX is in the log, once it is there.
 wait_for() {
-  local name=$1 regex=$2 end=$((SECONDS + ${3:-120})) pid=$!
-  until grep -qE "$regex" "$logs/$name.log"; do
+  local name=$1 regex=$2 end=$((SECONDS + ${3:-120})) pid=$! found=
+  while [ -z "$found" ]; do
     if ! kill -0 "$pid" 2>/dev/null || [ $SECONDS -ge $end ]; then
       echo "quickstart: $name did not start; its last lines:" >&2
       tail -n 20 "$logs/$name.log" >&2
       return 1
     fi
     sleep 0.1
+    found=$(sed -nE "s#.*$regex.*#\1#p" "$logs/$name.log" | head -n 1)
   done
-  sed -nE "s#.*$regex.*#\\1#p" "$logs/$name.log" | head -n 1
+  echo "$found"
 }
 
 wait_healthy() {
@@ -162,11 +164,11 @@ fi
 
 step "two agents with one system prompt, three turns each, and a request for a title after every turn"
 cat <<TEXT
-  tokid              llama-server ${flags[*]} --cache-ram 0, with tokid in front: it compares token ids and
-                     sends each request to the slot that holds the longest prefix of it
-  alone              the same llama-server without tokid: it picks a slot by likeness, or the oldest
-  alone, RAM cache   llama-server ${flags[*]} as it is by default: prompts of idle slots are kept in up
-                     to 8 GiB of memory until the server ends
+  tokid              llama-server ${flags[*]} --cache-ram 0 behind tokid, which compares
+                     token ids and sends each request to the slot that holds most of its beginning
+  alone              the same llama-server without tokid: it takes a slot that looks alike, or the oldest
+  alone, RAM cache   llama-server ${flags[*]} as it is by default: it also keeps prompts of idle slots
+                     in up to 8 GiB of memory, until it ends
 TEXT
 if [ "${#players[@]}" = 2 ]; then echo "                     (left out here)"; fi
 echo
@@ -174,10 +176,11 @@ python3 examples/quickstart/play.py "${players[@]}"
 
 step "how to go on"
 cat <<TEXT
-llama-server -m MODEL.gguf -np 4 --slot-save-path DIR --cache-ram 0      # one slot per conversation
-tokid --backend http://127.0.0.1:8080                                    # clients talk to 127.0.0.1:9090
-or both in one:  tokid -- llama-server -m MODEL.gguf
-tokid is $tokid; its statistics are at /toki/stats, /toki/slots and /metrics.
+  llama-server -m MODEL.gguf -np 4 --slot-save-path DIR --cache-ram 0   # a slot per conversation
+  tokid --backend http://127.0.0.1:8080                                 # clients use 127.0.0.1:9090
+or both in one:
+  tokid -- llama-server -m MODEL.gguf -np 4
+tokid is ${tokid#"$PWD"/}; what it did is at /toki/stats, /toki/slots and /metrics.
 TEXT
 
 if [ "$keep" = yes ]; then

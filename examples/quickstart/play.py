@@ -126,7 +126,7 @@ class Server:
 
 
 def columns(reused, computed, first):
-    return f"   {reused:>6,}{computed:>9,}{first:>8.2f} s"
+    return f"  {reused:>6,}{computed:>9,}{first:>8.2f} s"
 
 
 def main():
@@ -149,8 +149,8 @@ def main():
         print(f" {label:<17}" + "".join(columns(*results[server][1:]) for server in servers), flush=True)
         return results[servers[0]][0]
 
-    print(f" {'':<17}" + "".join(f"   {' ' + server.name + ' ':-^25}" for server in servers))
-    print(f" {'prompt tokens':<17}" + f"   {'reused':>6} {'computed':>8} {'1st token':>9}" * len(servers))
+    print(f" {'':<17}" + "".join(f"  {' ' + server.name + ' ':-^25}" for server in servers))
+    print(f" {'prompt tokens':<17}" + f"  {'reused':>6} {'computed':>8} {'1st token':>9}" * len(servers))
     for turn in range(options.turns):
         for agent, questions in AGENTS.items():
             history = histories[agent]
@@ -173,4 +173,9 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except OSError as error:
+        raise SystemExit(f"a server does not answer any more: {error}") from None
