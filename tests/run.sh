@@ -41,14 +41,15 @@ get_clients() {
     echo "openai for Python into build/parts/python"
     rm -rf "$parts/python"
     python3 -m venv "$parts/python" &&
-      timeout 300 "$parts/python/bin/python3" -m pip install --quiet --disable-pip-version-check 'openai<4' ||
+      timeout 300 "$parts/python/bin/python3" -m pip install --quiet --disable-pip-version-check --retries 1 'openai<4' ||
       echo "not to be had: the test with it skips"
   fi
   if [ ! -e "$parts/node/node_modules/openai/package.json" ]; then
     tests/support/packages.sh --clients || true
     echo "openai for Node.js into build/parts/node"
     mkdir -p "$parts/node"
-    timeout 300 npm install --prefix "$parts/node" --no-audit --no-fund --loglevel=error 'openai@6' ||
+    timeout 300 npm install --prefix "$parts/node" --no-audit --no-fund --loglevel=error --fetch-retries=1 \
+      'openai@6' ||
       echo "not to be had: the test with it skips"
   fi
 }
