@@ -70,3 +70,43 @@ TEST_CASE("tree model: under a budget nothing is ever matched that was not inser
     tree.check_invariants();
   }
 }
+
+TEST_CASE(
+    "tree model: hundreds of siblings that begin alike, coming and going, agree with a list") {
+  const unsigned seed = GENERATE(6U, 7U);
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  const Scope scope({"a"});
+  BlockTree tree({.block_size = 16, .max_blocks = 400});
+  std::vector<Tokens> seen;
+  for (int step = 0; step < 4000; ++step) {
+    Tokens prompt(2 + random() % 3, 1);
+    for (std::size_t n = random() % 20; n > 0; --n) {
+      prompt.push_back(static_cast<Token>(random() % 200) - 100);
+    }
+    REQUIRE(tree.match(scope, prompt).tokens <= longest(seen, prompt));
+    tree.insert(scope, prompt);
+    REQUIRE(tree.match(scope, prompt).tokens == prompt.size());
+    seen.push_back(prompt);
+    if (step % 50 == 0) {
+      tree.check_invariants();
+    }
+  }
+}
+
+TEST_CASE(
+    "tree model: with a hash that is the same for all blocks nothing is matched wrongly") {  // B72
+  std::mt19937 random(8);
+  const Scope scope({"a"});
+  BlockTree tree({.block_size = 8, .max_blocks = 3000, .hash = [](const Token*, std::size_t) {
+                    return std::uint64_t{0};
+                  }});
+  std::vector<Tokens> seen;
+  for (int step = 0; step < 1000; ++step) {
+    const Tokens prompt = next_prompt(random, seen);
+    REQUIRE(tree.match(scope, prompt).tokens == longest(seen, prompt));
+    tree.insert(scope, prompt);
+    seen.push_back(prompt);
+  }
+  tree.check_invariants();
+}

@@ -94,8 +94,82 @@ TEST_CASE("tree: clear forgets everything") {
   tree.insert(kScope, range(1, 100));
   tree.clear();
   CHECK(tree.blocks() == 0);
-  CHECK(tree.bytes() == 0);
+  CHECK(tree.match(kScope, range(1, 5)).tokens == 0);
   CHECK(tree.match(kScope, range(1, 100)).tokens == 0);
   tree.insert(kScope, range(1, 100));
   CHECK(tree.match(kScope, range(1, 100)).tokens == 100);
+}
+
+TEST_CASE("tree: a hash that collides everywhere finds what is there and nothing else") {  // B72
+  BlockTree tree({.block_size = 8, .max_blocks = 100, .hash = [](const Token*, std::size_t) {
+                    return std::uint64_t{0};
+                  }});
+  tree.insert(kScope, range(1, 8));
+  CHECK(tree.match(kScope, range(9000, 8)).tokens == 0);
+  CHECK(tree.match(kScope, range(1, 8)).tokens == 8);
+}
+
+TEST_CASE("tree: keys are the same in every run and on every machine") {  // B72
+  BlockTree tree({.block_size = 64, .max_blocks = 100});
+  const auto keys = tree.keys(Scope({"model"}), range(1, 64));
+  REQUIRE(keys.size() == 1);
+  CHECK(keys[0] == 0xe25de35c01fb006fULL);
+}
+
+TEST_CASE("tree: a prompt with its keys given is matched and inserted like without") {
+  BlockTree tree({.block_size = 8, .max_blocks = 100});
+  const Tokens prompt = range(1, 100);
+  const auto keys = tree.keys(kScope, prompt);
+  CHECK(keys.size() == 12);
+  CHECK(tree.insert(kScope, prompt, keys) == 13);
+  CHECK(tree.match(kScope, prompt, keys).tokens == 100);
+  CHECK(tree.match(kScope, prompt).blocks == 12);
+}
+
+TEST_CASE("tree: pinned prompts survive whatever comes, and go when they are unpinned") {
+  BlockTree tree({.block_size = 8, .max_blocks = 20});
+  const Tokens pinned = range(1, 60);
+  REQUIRE(tree.pin(kScope, pinned));
+  for (Token i = 1; i < 200; ++i) {
+    tree.insert(kScope, range(1000 * i, 100));
+  }
+  CHECK(tree.match(kScope, pinned).tokens == 60);
+  tree.check_invariants();
+  CHECK_FALSE(tree.pin(kScope, range(7000, 8 * 30)));
+  tree.unpin(kScope, pinned);
+  for (Token i = 1; i < 200; ++i) {
+    tree.insert(kScope, range(1000 * i, 100));
+  }
+  CHECK(tree.match(kScope, pinned).tokens == 0);
+  tree.check_invariants();
+}
+
+TEST_CASE("tree: the hottest prefix ends where the prompts part") {
+  BlockTree tree({.block_size = 8, .max_blocks = 1000});
+  const Tokens system = range(1, 160);
+  for (Token i = 0; i < 20; ++i) {
+    tree.insert(kScope, system + range(5000 + 100 * i, 40));
+  }
+  tree.insert(kScope, range(90000, 400));
+  const auto hot = tree.hottest(1, 16);
+  REQUIRE(hot.size() == 1);
+  CHECK(hot[0].tokens == system);
+  CHECK(hot[0].scope == kScope);
+  CHECK(hot[0].use == Approx(20).epsilon(0.05));
+  CHECK(tree.hottest(9, 1000).empty());
+}
+
+TEST_CASE("tree: a byte budget holds, and the index takes at most 64 bytes a block") {
+  const std::size_t tokens_bytes = 32 * sizeof(Token);
+  BlockTree tree({.block_size = 32, .max_blocks = 1 << 20, .max_bytes = 4 << 20});
+  for (Token i = 0; i < 3000; ++i) {
+    tree.insert(kScope, range(1000 * i, 320));
+  }
+  CHECK(tree.bytes() <= (4 << 20) + 1024 * (64 + tokens_bytes));
+  BlockTree large({.block_size = 32, .max_blocks = 200000});
+  for (Token i = 0; large.blocks() < 190000; ++i) {
+    large.insert(kScope, range(1000 * i, 3200));
+  }
+  CHECK(static_cast<double>(large.bytes()) / static_cast<double>(large.blocks()) <=
+        64.0 + tokens_bytes);
 }

@@ -1,4 +1,5 @@
-// Many threads on one engine. Run under ThreadSanitizer.
+// Many threads on one engine, and on one tree. Run under ThreadSanitizer.
+#include <toki/block_tree.hpp>
 #include <toki/engine.hpp>
 
 #include <catch2/catch.hpp>
@@ -55,4 +56,38 @@ TEST_CASE("engine: threads with random endings leave no slot leased and counters
   CHECK(s.requests_total == granted);
   CHECK(s.requests_total == s.requests_completed + s.requests_failed + s.requests_cancelled);
   CHECK(wakes > 0);
+}
+
+TEST_CASE("tree: many readers find whole truths while one writes and evicts") {
+  BlockTree tree({.block_size = 8, .max_blocks = 400});
+  const Scope scope({"m"});
+  std::atomic<bool> done{false};
+  // Token i of prompt p is p * 1000 + i, so a match can be checked against the prompt alone.
+  const auto prompt = [](Token p, std::size_t count) {
+    Tokens tokens(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      tokens[i] = p * 1000 + static_cast<Token>(i);
+    }
+    return tokens;
+  };
+  std::atomic<std::uint64_t> wrong{0};
+  std::vector<std::thread> readers;
+  for (int r = 0; r < 3; ++r) {
+    readers.emplace_back([&, r] {
+      for (Token p = static_cast<Token>(r); !done; p = (p + 7) % 100) {
+        const BlockTree::Match match = tree.match(scope, prompt(p, 60));
+        wrong += match.tokens > 50 || match.blocks > 6 ? 1U : 0U;
+        (void)tree.blocks();
+      }
+    });
+  }
+  for (int i = 0; i < 3000; ++i) {
+    tree.insert(scope, prompt(static_cast<Token>(i % 100), 50));
+  }
+  done = true;
+  for (std::thread& reader : readers) {
+    reader.join();
+  }
+  CHECK(wrong == 0);
+  tree.check_invariants();
 }
