@@ -70,7 +70,7 @@ struct Daemon {
       : options(o),
         upstream(io.get_executor(), o.backend_address, o.backend_key),
         backend(io.get_executor(), upstream, {.render = Millis(o.tokenize_limit_ms)}),
-        engine({.tree = {}, .min_reuse_for_hit = o.min_reuse_for_hit},
+        engine({.tree = {.max_bytes = o.tree_mib << 20}, .min_reuse_for_hit = o.min_reuse_for_hit},
                &std::chrono::steady_clock::now),
         admission(io.get_executor(), engine,
                   {.length = o.queue_length,

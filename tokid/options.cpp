@@ -121,6 +121,8 @@ void add_options(CLI::App& app, Options& o) {
       ->check(CLI::Range(1, 65536));
   app.add_option("--max-connections", o.max_connections, "most client connections")
       ->check(CLI::Range(1, 1000000));
+  app.add_option("--tree-mib", o.tree_mib, "most memory for the tree of known prompts in MiB")
+      ->check(CLI::Range(1, 1048576));
   app.add_option("--queue-length", o.queue_length,
                  "most requests that wait for a slot; more get 429")
       ->check(CLI::Range(0, 1000000));

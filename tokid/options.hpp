@@ -24,6 +24,7 @@ struct Options {
   std::string backend_key_file;
   std::size_t max_body_mib = 64;
   std::size_t max_connections = 1024;
+  std::size_t tree_mib = 128;
   std::size_t queue_length = 256;
   std::int64_t queue_wait_ms = 60000;
   std::int64_t slot_wait_ms = 1000;

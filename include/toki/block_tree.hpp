@@ -87,7 +87,8 @@ class TOKI_EXPORT BlockTree {
   void reserve(std::size_t blocks);
 
   std::size_t blocks() const noexcept;
-  std::size_t bytes() const noexcept;  ///< memory held for blocks, token ids included
+  std::size_t capacity() const noexcept;  ///< most blocks that both budgets allow
+  std::size_t bytes() const noexcept;     ///< memory held for blocks, token ids included
   const BlockTreeOptions& options() const noexcept;
 
   /// Walks everything and stops the program when the tree contradicts itself. For tests; O(blocks).

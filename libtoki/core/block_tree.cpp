@@ -659,6 +659,10 @@ std::size_t BlockTree::blocks() const noexcept {
   return impl_->blocks;
 }
 
+std::size_t BlockTree::capacity() const noexcept {
+  return impl_->limit;
+}
+
 std::size_t BlockTree::bytes() const noexcept {
   const std::shared_lock guard(impl_->lock);
   std::size_t bytes = impl_->nodes.size() * kPage * (sizeof(Node) + impl_->size * sizeof(Token)) +

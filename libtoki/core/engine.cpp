@@ -636,8 +636,7 @@ Account Ticket::finish(const Outcome& outcome) && {
       if (outcome.ending == Ending::completed && ticket->tokens_known &&
           !account.tokenization_mismatch && !account.integrity_fault) {
         engine->tree.insert(ticket->scope, ticket->tokens);
-        engine->foreign =
-            engine->foreign || engine->tree.blocks() >= engine->options.tree.max_blocks;
+        engine->foreign = engine->foreign || engine->tree.blocks() >= engine->tree.capacity();
       }
       if (outcome.ending == Ending::stalled && ticket->slot) {
         engine->pool.fence(*ticket->slot, true);
