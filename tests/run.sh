@@ -5,9 +5,9 @@
 #   --label L     only the tests with this ctest label (unit, net, e2e, check, ...)
 #   --skip-e2e    without the tests on a real llama-server, and without fetching one
 #
-# Installs what is missing (tests/support/packages.sh). A llama-server and the official openai clients are fetched
-# into build/parts where they can be had; the tests that need them skip loudly where not. Ends with ctest's own
-# closing lines, and with what was skipped and why.
+# Installs what is missing (tests/support/packages.sh). A llama-server and the official openai
+# clients are fetched into build/parts where they can be had; the tests that need them skip loudly
+# where not. Ends with ctest's own closing lines, and with what was skipped and why.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,15 +41,16 @@ get_clients() {
     echo "openai for Python into build/parts/python"
     rm -rf "$parts/python"
     python3 -m venv "$parts/python" &&
-      timeout 300 "$parts/python/bin/python3" -m pip install --quiet --disable-pip-version-check --retries 1 'openai<4' ||
+      timeout 300 "$parts/python/bin/python3" -m pip install --quiet --disable-pip-version-check \
+        --retries 1 'openai<4' ||
       echo "not to be had: the test with it skips"
   fi
   if [ ! -e "$parts/node/node_modules/openai/package.json" ]; then
     tests/support/packages.sh --clients || true
     echo "openai for Node.js into build/parts/node"
     mkdir -p "$parts/node"
-    timeout 300 npm install --prefix "$parts/node" --no-audit --no-fund --loglevel=error --fetch-retries=1 \
-      'openai@6' ||
+    timeout 300 npm install --prefix "$parts/node" --no-audit --no-fund --loglevel=error \
+      --fetch-retries=1 'openai@6' ||
       echo "not to be had: the test with it skips"
   fi
 }
@@ -57,7 +58,8 @@ get_clients() {
 if [ "$e2e" = yes ]; then
   step "a real llama-server and the openai clients"
   mkdir -p "$parts"
-  tests/support/get-llama-server.sh "$parts/llama-server" || echo "not to be had: the tests with it skip"
+  tests/support/get-llama-server.sh "$parts/llama-server" ||
+    echo "not to be had: the tests with it skip"
   get_clients
 fi
 
@@ -68,7 +70,8 @@ options=(--preset "$preset" -j "$jobs")
 result=0
 ctest "${options[@]}" || result=$?
 
-reasons=$(grep -a '^SKIPPED: ' "build/$preset/Testing/Temporary/LastTest.log" | sort | uniq -c || true)
+log=build/$preset/Testing/Temporary/LastTest.log
+reasons=$(grep -a '^SKIPPED: ' "$log" | sort | uniq -c || true)
 if [ -n "$reasons" ]; then
   printf '\nskipped:\n%s\n' "$reasons"
 elif [ "$e2e" = yes ]; then

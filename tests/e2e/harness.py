@@ -1,4 +1,5 @@
-"""What the end-to-end tests share: a real llama-server with a tiny random model, tokid in front of it, and HTTP.
+"""What the end-to-end tests share: a real llama-server with a tiny random model, tokid in front of
+it, and HTTP.
 
 Only the standard library. The parts come from the environment (tests/e2e/CMakeLists.txt sets them):
 
@@ -7,9 +8,10 @@ Only the standard library. The parts come from the environment (tests/e2e/CMakeL
     TOKI_PARTS     where tests/run.sh puts llama-server and the openai clients
     LLAMA_SERVER   a llama-server of your own, instead of the one there
 
-A test file whose parts are missing exits with 77 and a line `SKIPPED: why`, which ctest counts as skipped.
-Nothing waits for a fixed time: every wait has a condition and a deadline.
+A test file whose parts are missing exits with 77 and a line `SKIPPED: why`, which ctest counts as
+skipped. Nothing waits for a fixed time: every wait has a condition and a deadline.
 """
+
 import ctypes
 import http.client
 import json
@@ -31,9 +33,10 @@ START_LIMIT_S = 60  # generous: the machine may be busy
 ANSWER_LIMIT_S = 120
 
 WORDS = (
-    "the cat could explain how every student read a story about the river and the old library before morning "
-    "when someone asked which number was correct because another answer looked different from that picture and "
-    "nothing in the garden would remember summer or winter until people discuss what they understand of code"
+    "the cat could explain how every student read a story about the river and the old library "
+    "before morning when someone asked which number was correct because another answer looked "
+    "different from that picture and nothing in the garden would remember summer or winter until "
+    "people discuss what they understand of code"
 ).split()
 
 
@@ -47,8 +50,11 @@ def parts():
 
 
 def find_llama_server():
-    for path in (os.environ.get("LLAMA_SERVER"), shutil.which("llama-server"),
-                 os.path.join(parts(), "llama-server", "llama-server")):
+    for path in (
+        os.environ.get("LLAMA_SERVER"),
+        shutil.which("llama-server"),
+        os.path.join(parts(), "llama-server", "llama-server"),
+    ):
         if path and os.access(path, os.X_OK):
             return path
     return None
@@ -70,7 +76,7 @@ def words(count, seed):
 
 
 def wait_until(condition, what, limit_s=START_LIMIT_S, step_s=0.01):
-    """Polls until `condition()` is true and returns its value; fails with `what` after the limit."""
+    """Polls until `condition()` is true and returns its value; else fails with `what`."""
     end = time.monotonic() + limit_s
     while True:
         value = condition()
@@ -81,7 +87,7 @@ def wait_until(condition, what, limit_s=START_LIMIT_S, step_s=0.01):
         time.sleep(step_s)
 
 
-# ---- HTTP -----------------------------------------------------------------------------------------------------
+# ---- HTTP
 
 
 class Response:
@@ -103,16 +109,23 @@ class Response:
 
 def _connect(url, limit_s):
     parsed = urllib.parse.urlsplit(url)
-    return http.client.HTTPConnection(parsed.hostname, parsed.port, timeout=limit_s), parsed.path or "/"
+    return (
+        http.client.HTTPConnection(parsed.hostname, parsed.port, timeout=limit_s),
+        parsed.path or "/",
+    )
 
 
 def call(method, url, body=None, headers=None, limit_s=ANSWER_LIMIT_S):
     connection, path = _connect(url, limit_s)
     try:
         data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
-        connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
+        connection.request(
+            method, path, data, {"Content-Type": "application/json", **(headers or {})}
+        )
         answer = connection.getresponse()
-        return Response(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        return Response(
+            answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
+        )
     finally:
         connection.close()
 
@@ -130,7 +143,9 @@ class Stream:
 
     def __init__(self, url, body, limit_s=ANSWER_LIMIT_S):
         self.connection, path = _connect(url, limit_s)
-        self.connection.request("POST", path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        self.connection.request(
+            "POST", path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
         self.answer = self.connection.getresponse()
         self.status = self.answer.status
         self.headers = {k.lower(): v for k, v in self.answer.getheaders()}
@@ -159,7 +174,8 @@ class Stream:
                 data = []
 
     def close(self):
-        # Shuts the socket down at once: close() alone leaves it open while the answer object holds it.
+        # Shuts the socket down at once: close() alone leaves it open while the answer object holds
+        # it.
         if self.connection.sock is not None:
             self.connection.sock.shutdown(socket.SHUT_RDWR)
         self.answer.close()
@@ -176,7 +192,7 @@ class Stream:
 
 
 def stream_text(url, body, **more):
-    """Runs a streamed chat or completion to its end: (text, headers, the last timings, all events)."""
+    """Runs a stream to its end: (text, headers, the last timings, all events)."""
     text, timings, events = "", None, []
     with Stream(url, {**body, "stream": True}, **more) as stream:
         if stream.status != 200:
@@ -195,7 +211,7 @@ def stream_text(url, body, **more):
         return text, stream.headers, timings, events
 
 
-# ---- processes ------------------------------------------------------------------------------------------------
+# ---- processes
 
 
 def _die_with_parent():
@@ -212,8 +228,13 @@ class Process:
         self.out_path = os.path.join(folder, f"{name}.out")
         self.log, self.out = open(self.log_path, "ab"), open(self.out_path, "ab")
         self.child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.log,
-            env={**os.environ, **(environment or {})}, preexec_fn=_die_with_parent)
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self.out,
+            stderr=self.log,
+            env={**os.environ, **(environment or {})},
+            preexec_fn=_die_with_parent,
+        )
 
     def running(self):
         return self.child.poll() is None
@@ -253,12 +274,17 @@ class Process:
         def check():
             value = condition()
             if not value and not self.running():
-                raise AssertionError(f"{self.name} ended with {self.child.returncode} before: {what}")
+                raise AssertionError(
+                    f"{self.name} ended with {self.child.returncode} before: {what}"
+                )
             return value
+
         try:
             return wait_until(check, what, limit_s)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n--- last lines of {self.name}:\n{self.tail()}") from None
+            raise AssertionError(
+                f"{error}\n--- last lines of {self.name}:\n{self.tail()}"
+            ) from None
 
 
 class LlamaServer:
@@ -268,11 +294,21 @@ class LlamaServer:
         self.folder, self.name, self.slots_wanted = folder, name, slots
         self.slot_folder = os.path.join(folder, f"{name}-slots")
         os.makedirs(self.slot_folder, exist_ok=True)
-        # One thread is plenty for this model, and two that wait for each other crawl on a busy machine.
+        # One thread is plenty for this model, and two that wait for each other crawl on a busy
+        # machine.
         self.arguments = ["-m", os.environ["TOKI_MODEL"], "--host", "127.0.0.1", "-t", "1"]
         if slots is not None:
-            self.arguments += ["-np", str(slots), "-c", str(slots * context), "--slot-save-path", self.slot_folder,
-                               "--cache-ram", "0", "--metrics"]
+            self.arguments += [
+                "-np",
+                str(slots),
+                "-c",
+                str(slots * context),
+                "--slot-save-path",
+                self.slot_folder,
+                "--cache-ram",
+                "0",
+                "--metrics",
+            ]
         self.arguments += list(extra)
         self.port = 0
         self.process = None
@@ -286,12 +322,16 @@ class LlamaServer:
         """Starts it on a free port, or after a stop on the port it had."""
         if self.process:
             self.process.close()
-        self.process = Process([find_llama_server(), *self.arguments, "--port", str(self.port)],
-                               self.folder, self.name)
+        self.process = Process(
+            [find_llama_server(), *self.arguments, "--port", str(self.port)], self.folder, self.name
+        )
         if self.port == 0:
             found = self.process.wait_for(
-                lambda: re.search(r"listening on http://127\.0\.0\.1:(\d+)", self.process.read_log()),
-                "llama-server listens")
+                lambda: re.search(
+                    r"listening on http://127\.0\.0\.1:(\d+)", self.process.read_log()
+                ),
+                "llama-server listens",
+            )
             self.port = int(found[1])
         self.process.wait_for(self.healthy, "llama-server is healthy")
 
@@ -310,16 +350,18 @@ class LlamaServer:
     def wait_idle(self, limit_s):
         wait_until(self.idle, "every slot of llama-server is idle", limit_s)
 
-    def released(self):
-        """How many generations have ended so far, for whatever reason.
+    def wait_ended(self, task, limit_s):
+        """Waits until a task has ended, for whatever reason: how many tokens its slot then holds.
 
-        From the log, not from /slots: the server notices that the client of an unstreamed request has left only
-        after a second in which it had nothing else to say, and an answer to GET /slots counts as something.
+        From the log, not from /slots: the server notices that the client of an unstreamed request
+        has left only after a second in which it had nothing else to say, and an answer to GET
+        /slots counts as something.
         """
-        return self.process.read_log().count("stop processing")
-
-    def wait_released(self, count, limit_s):
-        self.process.wait_for(lambda: self.released() >= count, f"{count} generations have ended", limit_s)
+        pattern = rf"task {task} \| stop processing: n_tokens = (\d+)"
+        found = self.process.wait_for(
+            lambda: re.search(pattern, self.process.read_log()), f"task {task} has ended", limit_s
+        )
+        return int(found[1])
 
     def kill(self):
         self.process.kill()
@@ -329,17 +371,27 @@ class LlamaServer:
 
 
 class Tokid:
-    """tokid on a free port. With `command` it starts that llama-server itself (`tokid ... -- COMMAND`)."""
+    """tokid on a free port. With `command` it starts that llama-server itself (`tokid ... --
+    COMMAND`).
+    """
 
     def __init__(self, folder, backend=None, options=(), command=None, name="tokid", ready=True):
         self.data_dir = os.path.join(folder, f"{name}-data")
-        arguments = [os.environ["TOKI_TOKID"], "--listen", "127.0.0.1:0", "--data-dir", self.data_dir]
+        arguments = [
+            os.environ["TOKI_TOKID"],
+            "--listen",
+            "127.0.0.1:0",
+            "--data-dir",
+            self.data_dir,
+        ]
         arguments += ["--backend", backend] if backend else []
         arguments += list(options)
         arguments += ["--", *command] if command else []
         self.process = Process(arguments, folder, name)
         found = self.process.wait_for(
-            lambda: re.search(r"tokid listening on (http://\S+)", self.process.read_out()), "tokid listens")
+            lambda: re.search(r"tokid listening on (http://\S+)", self.process.read_out()),
+            "tokid listens",
+        )
         self.url = found[1]
         if ready:
             self.wait_ready()
@@ -350,18 +402,22 @@ class Tokid:
                 return get(self.url + "/toki/health", limit_s=5).status == 200
             except OSError:
                 return False
+
         self.process.wait_for(ready, "/toki/health answers 200")
 
     def stats(self):
         return get(self.url + "/toki/stats").ok()
 
     def stats_when(self, condition, what, limit_s=10):
-        """The statistics once `condition` holds: the last request may be counted just after its answer."""
+        """The statistics once `condition` holds: the last request may be counted just after its
+        answer.
+        """
         last = {}
 
         def check():
             last.update(self.stats())
             return condition(last)
+
         try:
             wait_until(check, what, limit_s)
         except AssertionError as error:
@@ -371,8 +427,12 @@ class Tokid:
     def settled_stats(self):
         """The statistics when no request is on its way and every finished one is counted."""
         return self.stats_when(
-            lambda s: s["slots_busy"] == 0 and s["queue_length"] == 0 and s["requests_total"] ==
-            s["requests_completed"] + s["requests_failed"] + s["requests_cancelled"], "tokid is at rest")
+            lambda s: s["slots_busy"] == 0
+            and s["queue_length"] == 0
+            and s["requests_total"]
+            == s["requests_completed"] + s["requests_failed"] + s["requests_cancelled"],
+            "tokid is at rest",
+        )
 
     def slots(self):
         return get(self.url + "/toki/slots").ok()["slots"]
@@ -384,11 +444,13 @@ class Tokid:
         self.process.close()
 
 
-# ---- tests ----------------------------------------------------------------------------------------------------
+# ---- tests
 
 
 class TestCase(unittest.TestCase):
-    """A test with a folder of its own that is deleted afterwards, and with whatever it started ended."""
+    """A test with a folder of its own that is deleted afterwards, and with whatever it started
+    ended.
+    """
 
     longMessage = True
     maxDiff = 2000
@@ -436,8 +498,10 @@ class StandardCase(TestCase):
         cls.tokid = cls.start_tokid(backend=cls.llama.url)
 
     def chat(self, messages, **more):
-        return post(self.tokid.url + "/v1/chat/completions",
-                    {"model": "m", "messages": messages, "temperature": 0, "max_tokens": 8, **more})
+        return post(
+            self.tokid.url + "/v1/chat/completions",
+            {"model": "m", "messages": messages, "temperature": 0, "max_tokens": 8, **more},
+        )
 
 
 def in_parallel(functions):
@@ -450,7 +514,9 @@ def in_parallel(functions):
         except BaseException as error:  # handed on below
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in enumerate(functions)]
+    threads = [
+        threading.Thread(target=run, args=pair, daemon=True) for pair in enumerate(functions)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,7 @@
-"""tokid counts tokens as llama-server does, whatever the text: else it would promise what is not there."""
+"""tokid counts tokens as llama-server does, whatever the text: else it would promise what is not
+there.
+"""
+
 import json
 
 import harness
@@ -21,16 +24,17 @@ ODD_TEXTS = {
     "fill-in-the-middle tokens": "<|fim_prefix|>the<|fim_suffix|>cat<|fim_middle|>",
     "byte token names": "<0x0A><0x41> the",
     "the visible space itself": "the\u2581cat \u2581 read",
-    "tool tags": "<tool_call>{\"name\": \"x\"}</tool_call>",
+    "tool tags": '<tool_call>{"name": "x"}</tool_call>',
     "letters with marks": "\u00e4\u00f6\u00fc\u00df\u00e9\u00e8\u00f1",
     "composed and decomposed": "\u00e9 e\u0301 \ufb01 fi",
-    "other scripts": "\u4f60\u597d\u4e16\u754c \u043f\u0440\u0438\u0432\u0435\u0442 \u05e9\u05dc\u05d5\u05dd \u3053\u3093",
+    "other scripts": "\u4f60\u597d\u4e16\u754c \u043f\u0440\u0438\u0432\u0435\u0442 "
+    "\u05e9\u05dc\u05d5\u05dd \u3053\u3093",
     "emoji sequences": "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea \U0001f642",
     "zero width and direction marks": "a\u200bb\u202ec\ufeffd",
     "control characters": "a\u0001b\u001f\u007fc",
     "noncharacters": "a\uffffb\U0010ffffc",
     "template syntax": "{{ messages[0].content }} {% for x in y %} {# no #}",
-    "json in text": json.dumps({"a": [1, None, {"b": "\"\\"}]}),
+    "json in text": json.dumps({"a": [1, None, {"b": '"\\'}]}),
     "escapes": "\\n \\u0041 \\\\ \" ' / \b \f",
     "digits": "0123456789 3.14159 1e-9 0x7f",
     "punctuation": "!?.,;:()[]{}<>|/\\~^$%&*+-_=@#`'\"",
@@ -43,7 +47,9 @@ class Tokens(harness.StandardCase):
     slots = 2
 
     def repeat(self, path, body, what):
-        """Sends a request twice; the second must be predicted exactly as far as the server then reuses."""
+        """Sends a request twice; the second must be predicted exactly as far as the server then
+        reuses.
+        """
         url = self.tokid.url + path
         first = post(url, body)
         if first.status != 200:
@@ -68,52 +74,144 @@ class Tokens(harness.StandardCase):
         for name, text in ODD_TEXTS.items():
             with self.subTest(name):
                 self.repeat("/completion", {"prompt": text, "n_predict": 2, "temperature": 0}, name)
-                self.repeat("/v1/completions", {"model": "m", "prompt": text, "max_tokens": 2, "temperature": 0}, name)
+                self.repeat(
+                    "/v1/completions",
+                    {"model": "m", "prompt": text, "max_tokens": 2, "temperature": 0},
+                    name,
+                )
         self.check_counts()
 
     def test_odd_texts_in_chats(self):
         for name, text in ODD_TEXTS.items():
             with self.subTest(name):
-                self.repeat("/v1/chat/completions", {"model": "m", "max_tokens": 2, "temperature": 0, "messages": [
-                    {"role": "system", "content": text}, {"role": "user", "content": text}]}, name)
+                self.repeat(
+                    "/v1/chat/completions",
+                    {
+                        "model": "m",
+                        "max_tokens": 2,
+                        "temperature": 0,
+                        "messages": [
+                            {"role": "system", "content": text},
+                            {"role": "user", "content": text},
+                        ],
+                    },
+                    name,
+                )
         self.check_counts()
 
     def test_everything_that_changes_how_a_chat_is_rendered(self):
-        system, user = {"role": "system", "content": words(30, "s")}, {"role": "user", "content": words(10, "u")}
-        tools = [{"type": "function", "function": {
-            "name": "read_file", "description": "Reads a file",
-            "parameters": {"type": "object", "properties": {"zebra": {"type": "string"}, "apple": {"type": "number"}},
-                           "required": ["zebra"]}}}]
-        tool_call = {"role": "assistant", "content": None, "tool_calls": [{
-            "id": "c1", "type": "function", "function": {"name": "read_file", "arguments": '{"zebra":"x"}'}}]}
+        system, user = {"role": "system", "content": words(30, "s")}, {
+            "role": "user",
+            "content": words(10, "u"),
+        }
+        tools = [
+            {
+                "type": "function",
+                "function": {
+                    "name": "read_file",
+                    "description": "Reads a file",
+                    "parameters": {
+                        "type": "object",
+                        "properties": {"zebra": {"type": "string"}, "apple": {"type": "number"}},
+                        "required": ["zebra"],
+                    },
+                },
+            }
+        ]
+        tool_call = {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {
+                    "id": "c1",
+                    "type": "function",
+                    "function": {"name": "read_file", "arguments": '{"zebra":"x"}'},
+                }
+            ],
+        }
         cases = {
             "no system message": {"messages": [user]},
-            "content in parts": {"messages": [system, {"role": "user", "content": [
-                {"type": "text", "text": "the cat"}, {"type": "text", "text": "and the river"}]}]},
-            "an assistant turn": {"messages": [system, user, {"role": "assistant", "content": "yes"}, user]},
-            "a started answer": {"messages": [system, user, {"role": "assistant", "content": "The answer"}]},
+            "content in parts": {
+                "messages": [
+                    system,
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "text", "text": "the cat"},
+                            {"type": "text", "text": "and the river"},
+                        ],
+                    },
+                ]
+            },
+            "an assistant turn": {
+                "messages": [system, user, {"role": "assistant", "content": "yes"}, user]
+            },
+            "a started answer": {
+                "messages": [system, user, {"role": "assistant", "content": "The answer"}]
+            },
             "tools": {"messages": [system, user], "tools": tools},
-            "tools, none wanted": {"messages": [system, user], "tools": tools, "tool_choice": "none"},
-            "tools, one required": {"messages": [system, user], "tools": tools, "tool_choice": "required"},
-            "a tool's result": {"messages": [system, user, tool_call, {
-                "role": "tool", "tool_call_id": "c1", "content": "contents"}], "tools": tools},
-            "a json schema": {"messages": [system, user], "response_format": {"type": "json_schema", "json_schema": {
-                "name": "s", "schema": {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}}}}},
-            "a json object": {"messages": [system, user], "response_format": {"type": "json_object"}},
-            "template arguments": {"messages": [system, user], "chat_template_kwargs": {"enable_thinking": False}},
+            "tools, none wanted": {
+                "messages": [system, user],
+                "tools": tools,
+                "tool_choice": "none",
+            },
+            "tools, one required": {
+                "messages": [system, user],
+                "tools": tools,
+                "tool_choice": "required",
+            },
+            "a tool's result": {
+                "messages": [
+                    system,
+                    user,
+                    tool_call,
+                    {"role": "tool", "tool_call_id": "c1", "content": "contents"},
+                ],
+                "tools": tools,
+            },
+            "a json schema": {
+                "messages": [system, user],
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {
+                        "name": "s",
+                        "schema": {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}},
+                    },
+                },
+            },
+            "a json object": {
+                "messages": [system, user],
+                "response_format": {"type": "json_object"},
+            },
+            "template arguments": {
+                "messages": [system, user],
+                "chat_template_kwargs": {"enable_thinking": False},
+            },
             "no generation prompt": {"messages": [system, user], "add_generation_prompt": False},
             "names": {"messages": [system, {**user, "name": "alice"}]},
-            "a second system message": {"messages": [system, user, {"role": "system", "content": "be brief"}]},
-            "unknown fields": {"messages": [system, user], "x_future": {"a": [1, None]}, "reasoning_effort": "low"},
+            "a second system message": {
+                "messages": [system, user, {"role": "system", "content": "be brief"}]
+            },
+            "unknown fields": {
+                "messages": [system, user],
+                "x_future": {"a": [1, None]},
+                "reasoning_effort": "low",
+            },
         }
         for name, body in cases.items():
             with self.subTest(name):
-                self.repeat("/v1/chat/completions", {"model": "m", "max_tokens": 2, "temperature": 0, **body}, name)
+                self.repeat(
+                    "/v1/chat/completions",
+                    {"model": "m", "max_tokens": 2, "temperature": 0, **body},
+                    name,
+                )
         self.check_counts()
 
     def test_a_lone_surrogate_is_left_to_the_server(self):
         body = b'{"prompt":"a \\ud83d b","n_predict":1}'
-        through, direct = post(self.tokid.url + "/completion", body), post(self.llama.url + "/completion", body)
+        through, direct = post(self.tokid.url + "/completion", body), post(
+            self.llama.url + "/completion", body
+        )
         self.assertEqual(through.status, direct.status, through.body)
         self.check_counts()
 

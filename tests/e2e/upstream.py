@@ -1,4 +1,7 @@
-"""llama-server dies and comes back, or runs with settings that do not suit toki; tokid starts it itself."""
+"""llama-server dies and comes back, or runs with settings that do not suit toki; tokid starts it
+itself.
+"""
+
 import os
 import signal
 
@@ -9,9 +12,19 @@ harness.require_parts()
 
 
 def chat(tokid, seed, **more):
-    return post(tokid.url + "/v1/chat/completions", {
-        "model": "m", "temperature": 0, "max_tokens": 8, **more, "messages": [
-            {"role": "system", "content": words(150, "system")}, {"role": "user", "content": words(20, seed)}]})
+    return post(
+        tokid.url + "/v1/chat/completions",
+        {
+            "model": "m",
+            "temperature": 0,
+            "max_tokens": 8,
+            **more,
+            "messages": [
+                {"role": "system", "content": words(150, "system")},
+                {"role": "user", "content": words(20, seed)},
+            ],
+        },
+    )
 
 
 def children_of(pid):
@@ -55,7 +68,9 @@ class Restart(harness.TestCase):
         self.tokid.wait_ready()
         again = chat(self.tokid, "before")
         self.assertEqual(again.ok()["timings"]["cache_n"], 0)
-        self.assertEqual((again.headers["x-toki-reused"], again.headers["x-toki-cache"]), ("0", "miss"))
+        self.assertEqual(
+            (again.headers["x-toki-reused"], again.headers["x-toki-cache"]), ("0", "miss")
+        )
         after = chat(self.tokid, "before")
         self.assertEqual(after.headers["x-toki-cache"], "hit", after.headers)
         stats = self.tokid.settled_stats()
@@ -67,8 +82,12 @@ class Restart(harness.TestCase):
         restarts = self.tokid.stats()["upstream_restarts_total"]
         self.llama.kill()
         self.llama.start()
-        harness.wait_until(lambda: chat(self.tokid, "quick").status == 200, "a request is served again")
-        self.tokid.stats_when(lambda s: s["upstream_restarts_total"] == restarts + 1, "the restart is counted")
+        harness.wait_until(
+            lambda: chat(self.tokid, "quick").status == 200, "a request is served again"
+        )
+        self.tokid.stats_when(
+            lambda s: s["upstream_restarts_total"] == restarts + 1, "the restart is counted"
+        )
         self.tokid.wait_ready()
         chat(self.tokid, "quick").ok()  # the trial after a restart may have taken the slot
         self.assertEqual(chat(self.tokid, "quick").headers["x-toki-cache"], "hit")
@@ -96,14 +115,19 @@ class Defaults(harness.TestCase):
         tokid = self.start_tokid(backend=llama.url)
         stats = tokid.stats()
         self.assertEqual(stats["pinning"], 0, stats)
-        self.assertRegex(tokid.process.read_log(), r"-np|--no-cache-idle-slots",
-                         "the log does not name the flags that help")
+        self.assertRegex(
+            tokid.process.read_log(),
+            r"-np|--no-cache-idle-slots",
+            "the log does not name the flags that help",
+        )
         for turn in range(3):
             for agent in range(3):
                 answer = chat(tokid, f"agent {agent}")
                 answer.ok()
                 self.assertEqual(answer.headers["x-toki-slot"], "any", answer.headers)
-                self.assertLessEqual(int(answer.headers["x-toki-reused"]), answer.json()["timings"]["cache_n"])
+                self.assertLessEqual(
+                    int(answer.headers["x-toki-reused"]), answer.json()["timings"]["cache_n"]
+                )
         stats = tokid.settled_stats()
         self.assertEqual((stats["requests_completed"], stats["integrity_faults_total"]), (9, 0))
 
@@ -113,7 +137,9 @@ class Defaults(harness.TestCase):
         for turn in range(2):
             for agent in range(4):
                 answer = chat(tokid, f"agent {agent}")
-                self.assertLessEqual(int(answer.headers["x-toki-reused"]), answer.ok()["timings"]["cache_n"])
+                self.assertLessEqual(
+                    int(answer.headers["x-toki-reused"]), answer.ok()["timings"]["cache_n"]
+                )
         self.assertEqual(tokid.settled_stats()["integrity_faults_total"], 0)
 
     def test_tokid_may_start_before_the_server(self):
@@ -154,22 +180,30 @@ class Supervisor(harness.TestCase):
         chat(tokid, "supervised").ok()
         self.assertEqual(chat(tokid, "supervised").headers["x-toki-cache"], "hit")
         self.assertEqual(tokid.stop(), 0)
-        self.assertFalse(any(alive(pid) for pid in pids), "llama-server is still there after tokid has ended")
+        self.assertFalse(
+            any(alive(pid) for pid in pids), "llama-server is still there after tokid has ended"
+        )
 
     def test_a_killed_server_is_started_again(self):
         tokid = self.start("restarts")
         chat(tokid, "x").ok()
         first = self.children(tokid)
         os.kill(first[0], signal.SIGKILL)
-        harness.wait_until(lambda: self.children(tokid) and tokid.children != first, "a new llama-server runs")
-        tokid.stats_when(lambda s: s["upstream_restarts_total"] == 1, "the restart is counted", limit_s=60)
+        harness.wait_until(
+            lambda: self.children(tokid) and tokid.children != first, "a new llama-server runs"
+        )
+        tokid.stats_when(
+            lambda s: s["upstream_restarts_total"] == 1, "the restart is counted", limit_s=60
+        )
         tokid.wait_ready()
         answer = chat(tokid, "x")
         answer.ok()
         self.assertEqual(answer.headers["x-toki-reused"], "0")
         pids = self.children(tokid)
         self.assertEqual(tokid.stop(), 0)
-        self.assertFalse(any(alive(pid) for pid in pids), "llama-server is still there after tokid has ended")
+        self.assertFalse(
+            any(alive(pid) for pid in pids), "llama-server is still there after tokid has ended"
+        )
 
     def test_sigterm_while_the_server_generates_leaves_nothing_behind(self):
         tokid = self.start("busy", options=["--drain-ms", "200"])
@@ -178,7 +212,9 @@ class Supervisor(harness.TestCase):
         with harness.Stream(tokid.url + "/completion", body) as stream:
             next(stream.events())
             self.assertEqual(tokid.stop(), 0)
-        self.assertFalse(any(alive(pid) for pid in pids), "llama-server is still there after tokid has ended")
+        self.assertFalse(
+            any(alive(pid) for pid in pids), "llama-server is still there after tokid has ended"
+        )
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
 #!/bin/sh
-# packages.sh [--dev] [--clients]: installs what the build and the tests need, from Debian's packages (Debian 12).
+# packages.sh [--dev] [--clients]: installs what the build and the tests need, from Debian's
+# packages (Debian 12).
 #
 #   (nothing)   compiler, CMake, libraries: enough to build and to run the C++ tests
-#   --dev       and what .ci/run needs: clang 14 with its format and tidy tools, for fuzzing and formatting
-#   --clients   and Node.js with npm, for the tests with the official openai client; one that is there already,
-#               wherever from, is never touched
+#   --dev       and what .ci/run needs: clang 14 with its format and tidy tools
+#   --clients   and Node.js with npm, for the tests with the official openai client; one that is
+#               there already, wherever from, is never touched
 #
 # Says what it installs, uses sudo when it is not root, and does nothing when everything is there.
 set -eu
 
-wanted="build-essential cmake ninja-build ccache pkg-config git ca-certificates curl python3 python3-venv
-  libboost1.81-dev libfmt-dev libsimdjson-dev libsqlitecpp-dev libsqlite3-dev libspdlog-dev libcli11-dev
-  libxxhash-dev catch2 libbenchmark-dev"
+wanted="build-essential cmake ninja-build ccache pkg-config git ca-certificates curl
+  python3 python3-venv libboost1.81-dev libfmt-dev libsimdjson-dev libsqlitecpp-dev libsqlite3-dev
+  libspdlog-dev libcli11-dev libxxhash-dev catch2 libbenchmark-dev"
 clients=
 for option in "$@"; do
   case $option in
@@ -52,7 +53,8 @@ install() {
   $sudo env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends $missing \
     </dev/null >>"$log" 2>&1
 }
-# A list that is up to date saves the update; the second try is for mirrors that answer badly now and then.
+# A list that is up to date saves the update; the second try is for mirrors that answer badly now
+# and then.
 if ! install; then
   $sudo apt-get update >>"$log" 2>&1 || true
   if ! install && ! install; then
