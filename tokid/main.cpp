@@ -134,6 +134,10 @@ int run(Options options) {
     const auto slot_dir = std::filesystem::path(options.data_dir) / "slots";
     std::error_code ec;
     std::filesystem::create_directories(slot_dir, ec);
+    if (ec) {
+      return fail(
+          {toki::Errc::unavailable, fmt::format("{}: {}", slot_dir.string(), ec.message())});
+    }
     auto completed =
         complete_command(options.server, options.backend_given ? &options.backend_address : nullptr,
                          slot_dir.string());

@@ -3,6 +3,7 @@
 #include <toki/version.hpp>
 
 #include <CLI/CLI.hpp>
+#include <boost/asio/ip/address.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,10 +31,13 @@ Status read_listen(Options& options) {
     return bad(fmt::format("--listen {}: expected ADDRESS:PORT", options.listen));
   }
   std::string host = options.listen.substr(0, colon);
+  if (host.empty()) {
+    return bad(fmt::format("--listen {}: the address is missing", options.listen));
+  }
   const std::string port = options.listen.substr(colon + 1);
   unsigned number = 0;
   const auto [end, ec] = std::from_chars(port.data(), port.data() + port.size(), number);
-  if (ec != std::errc{} || end != port.data() + port.size() || number > 65535 || host.empty()) {
+  if (port.empty() || ec != std::errc{} || end != port.data() + port.size() || number > 65535) {
     return bad(
         fmt::format("--listen {}: the port is not a number from 0 to 65535", options.listen));
   }
@@ -41,6 +45,11 @@ Status read_listen(Options& options) {
     host = host.substr(1, host.size() - 2);
   }
   options.listen_host = host == "localhost" ? "127.0.0.1" : host;
+  boost::system::error_code wrong;
+  boost::asio::ip::make_address(options.listen_host, wrong);
+  if (wrong) {
+    return bad(fmt::format("--listen {}: the address is no IP address", options.listen));
+  }
   options.listen_port = static_cast<std::uint16_t>(number);
   return toki::Done{};
 }
@@ -51,8 +60,9 @@ Status read_key(Options& options) {
   }
   if (!options.backend_key_file.empty()) {
     std::ifstream file(options.backend_key_file);
-    if (!std::getline(file, options.backend_key)) {
-      return bad(fmt::format("--backend-key-file {}: cannot be read", options.backend_key_file));
+    if (!std::getline(file, options.backend_key) || options.backend_key.empty()) {
+      return bad(fmt::format("--backend-key-file {}: its first line holds no key",
+                             options.backend_key_file));
     }
   }
   while (!options.backend_key.empty() &&

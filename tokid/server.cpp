@@ -36,6 +36,8 @@ constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::seconds kIdleLimit{75};       // between requests, and for a header
 constexpr std::chrono::seconds kBodyPieceLimit{30};  // between two pieces of a body
 constexpr std::uint32_t kHeaderLimit = 64 * 1024;
+constexpr std::size_t kBufferLimit =
+    std::size_t{192} * 1024;  // also for a chunk's extensions, and trailers
 
 using Parser = beast::http::request_parser<beast::http::string_body>;
 
@@ -50,7 +52,7 @@ std::optional<HttpError> refusal(const beast::error_code& ec, std::size_t max_bo
     error.status = 413;
     error.message =
         fmt::format("the body is larger than the limit of {} bytes (--max-body-mib)", max_body);
-  } else if (ec == beast::http::error::header_limit) {
+  } else if (ec == beast::http::error::header_limit || ec == beast::http::error::buffer_overflow) {
     error.status = 431;
     error.message = fmt::format("the header is larger than {} bytes", kHeaderLimit);
   } else if (ec == beast::http::error::partial_message ||
@@ -64,12 +66,17 @@ std::optional<HttpError> refusal(const beast::error_code& ec, std::size_t max_bo
   return error;
 }
 
-// Two ways to tell the length are an attempt at smuggling; other codings than chunked cannot be
-// framed anew.
+// Two ways to tell the length, or one that two readers may understand differently, are an attempt
+// at smuggling.
 bool ambiguous_length(const Parser& parser) {
   const auto& fields = parser.get();
-  const bool coded = fields.count(field::transfer_encoding) > 0;
-  return (coded && fields.count(field::content_length) > 0) || (coded && !parser.chunked()) ||
+  const auto coded = fields.count(field::transfer_encoding);
+  const auto length = fields.find(field::content_length);
+  const bool listed =
+      length != fields.end() && length->value().find(',') != beast::string_view::npos;
+  const bool plain = coded == 0 || (coded == 1 && fields.version() == 11 &&
+                                    beast::iequals(fields[field::transfer_encoding], "chunked"));
+  return !plain || listed || (coded > 0 && length != fields.end()) ||
          fields.count(field::content_length) > 1;
 }
 
@@ -86,7 +93,7 @@ struct Server::Session {
   std::list<Session*>& sessions;
   std::list<Session*>::iterator place;
   beast::tcp_stream stream;
-  beast::flat_buffer buffer;
+  beast::flat_buffer buffer{kBufferLimit};
   bool busy = false;
 };
 
@@ -182,6 +189,9 @@ asio::awaitable<bool> Server::one_request(Session& session) {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     co_await asio::async_write(stream, asio::buffer(kContinue), asio::use_awaitable);
   }
+  // Trailers would come to stand among the header fields; they are dropped.
+  const beast::http::fields fields =
+      parser.chunked() ? beast::http::fields(head) : beast::http::fields();
   while (!ec && !refused && !parser.is_done()) {
     stream.expires_after(kBodyPieceLimit);
     auto [broke, n] =
@@ -201,7 +211,7 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   const toki::http::ClientRequest request{
       .method = view(head.method_string()),
       .target = view(head.target()),
-      .fields = &head,
+      .fields = parser.chunked() ? &fields : &head,
       .body = head.body(),
       .has_body = parser.chunked() || parser.content_length().has_value()};
   toki::Stats stats = proxy_.stats();
@@ -211,6 +221,11 @@ asio::awaitable<bool> Server::one_request(Session& session) {
     co_await answer.whole(page->status, page->content_type, page->body);
   } else {
     co_await proxy_.serve(request, answer, stream.socket());
+  }
+  if (answer.broken_off()) {
+    // Not even a client that reads up to the end of the connection may take it as whole.
+    stream.socket().set_option(asio::socket_base::linger(true, 0), ec);
+    stream.close();
   }
   co_return answer.reusable() && !draining_;
 }

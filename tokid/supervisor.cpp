@@ -48,6 +48,7 @@ toki::Result<pid_t> spawn(const std::vector<std::string>& words, int output = -1
   const pid_t pid = ::fork();
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    ::setpgid(0, 0);  // a group of its own: Ctrl-C is for us, and a wrapper's children end with it
     if (::getppid() != parent) {
       ::_exit(1);
     }
@@ -239,14 +240,14 @@ asio::awaitable<void> Supervisor::stop(Millis limit) {
   if (pid_ == 0 || reap()) {
     co_return;
   }
-  ::kill(pid_, SIGTERM);
+  ::kill(-pid_, SIGTERM);
   asio::steady_timer pause(timer_.get_executor());
   for (Millis waited{0}; waited < limit && !reap() && pid_ != 0; waited += Millis(20)) {
     pause.expires_after(Millis(20));
     (void)co_await pause.async_wait(kAsTuple);
   }
   if (pid_ != 0) {
-    ::kill(pid_, SIGKILL);
+    ::kill(-pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
     pid_ = 0;
   }
@@ -254,7 +255,7 @@ asio::awaitable<void> Supervisor::stop(Millis limit) {
 
 void Supervisor::kill() const {
   if (pid_ != 0) {
-    ::kill(pid_, SIGKILL);
+    ::kill(-pid_, SIGKILL);
   }
 }
 

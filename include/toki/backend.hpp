@@ -2,10 +2,11 @@
 // generation: whoever holds a ticket talks to the model itself, so streamed bytes never cross this
 // interface.
 //
-// Threads:   called without locks, by one driver at a time; a completion may be called on any
-// thread. Ownership: arguments are only valid during the call; implementers copy what they need.
-// Errors:    implementers must not throw; each call ends in exactly one completion, success or
-// Error. Cost:      virtual calls around network or device work; nothing here is on the token path.
+// Threads:   called without locks, by one driver at a time; a completion may come on any thread.
+// Ownership: arguments are only valid during the call; implementers copy what they need.
+// Errors:    implementers must not throw; each call ends in exactly one completion, a value or an
+//            Error.
+// Cost:      virtual calls around network or device work; nothing here is on the token path.
 #pragma once
 
 #include <toki/export.hpp>

@@ -4,15 +4,16 @@
 // Threads:   shareable; one mutex, held for memory work only. Callbacks run without it.
 // Ownership: copies tokens; tickets keep the engine's state alive, so either may die first.
 // Errors:    begin() answers Errc::busy when there is no slot for the request now; nothing else
-// fails. Cost:      begin() compares the prompt with the tree and every slot: microseconds to some
-// hundred for very long prompts.
+//            fails.
+// Cost:      begin() compares the prompt with the tree and every slot: microseconds, some hundred
+//            for very long prompts.
 //
 //     auto ticket = engine.begin({.scope = scope, .tokens = tokens});
-//     if (!ticket) …;                                     // busy: wait for on_slot_free, bounded
-//     for (size_t i = 0; i < ticket->steps().size(); ++i) ticket->step_done(i,
-//     run(ticket->steps()[i])); ticket->slot();                                     // send the
-//     generation there; none: let the backend choose std::move(*ticket).finish({.cached_tokens =
-//     812, …});  // what really happened
+//     if (!ticket) return wait();        // busy: on_slot_free tells when to ask again
+//     run_steps(*ticket, backend);       // usually there are none
+//     ticket->sent();
+//     ticket->slot();                    // send the request there; none: the backend chooses
+//     std::move(*ticket).finish({.ending = Ending::completed, .cached_tokens = 812, ...});
 #pragma once
 
 #include <toki/block_tree.hpp>
@@ -60,13 +61,14 @@ enum class Reason : std::uint8_t {
 TOKI_EXPORT std::string_view to_string(Reason value) noexcept;
 
 struct Query {
-  Scope scope;
-  TokenSpan tokens;  ///< the whole prompt; empty when it is not known
+  Scope scope{};
+  TokenSpan tokens{};  ///< the whole prompt; empty when it is not known
   bool surrogate =
       false;  ///< `tokens` order requests by what they share, but are not the exact prompt
-  std::optional<Reason> bypass;       ///< set: toki has no say, for this reason
-  std::uint32_t sequences = 1;        ///< how many slots the request will take in the backend
-  std::optional<std::uint32_t> slot;  ///< the client's own choice, already checked against slots()
+  std::optional<Reason> bypass{};  ///< set: toki has no say, for this reason
+  std::uint32_t sequences = 1;     ///< how many slots the request will take in the backend
+  std::optional<std::uint32_t>
+      slot{};  ///< the client's own choice, already checked against slots()
   std::chrono::milliseconds waited{0};  ///< how long the caller has waited already
   std::chrono::milliseconds patience{
       0};  ///< how long the caller would still wait for a busy slot that fits better
@@ -90,11 +92,13 @@ enum class Ending : std::uint8_t {
 struct Outcome {
   Ending ending = Ending::failed;
   bool computed = false;  ///< the prompt is known to have been computed whole (an answer began)
-  std::optional<std::uint64_t> prompt_tokens;  ///< as the backend counted
-  std::optional<std::uint64_t> cached_tokens;  ///< reused, of those
+  std::optional<std::uint64_t> prompt_tokens{};  ///< as the backend counted
+  std::optional<std::uint64_t> cached_tokens{};  ///< reused, of those
   double prompt_ms = 0;  ///< time for the tokens that were not reused; 0: not said
   std::uint64_t generated_tokens = 0;
-  TokenSpan generated;  ///< their ids, when all are known
+  bool truncated =
+      false;  ///< the backend dropped part of the prompt: what the slot holds is not known
+  TokenSpan generated{};  ///< their ids, when all are known
 };
 
 /// What finish() made of it, for the log and the headers.
@@ -132,6 +136,8 @@ class TOKI_EXPORT Ticket {
   std::span<const Step> steps() const noexcept;
   void step_done(std::size_t index, const Status& status);
 
+  /// False when the backend was started again or changed since: take a new ticket.
+  bool current() const noexcept;
   /// The request goes to the backend now; from here on the slot's old content is at risk.
   void sent() noexcept;
   /// For tickets without a slot: these slots are the ones it works in; the others are free again.
@@ -165,6 +171,7 @@ struct SlotInfo {
 struct BackendFacts {
   std::uint32_t slots = 0;
   std::vector<bool> slots_used;  ///< see BackendDescription
+  std::uint64_t context = 0;     ///< tokens one slot can hold; 0: not known
   bool own_cache = true;  ///< may hold prompts outside its slots (llama-server's --cache-ram)
   bool pinning = true;    ///< a named slot keeps its prompt while others work
 };

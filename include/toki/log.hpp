@@ -1,8 +1,9 @@
 // Where the library's few log lines go: a function that the program passes in. Silent by default.
 //
-// Threads:   the sink may be called from any thread that calls the library, never under a lock of
-// the library. Ownership: the library keeps a copy of the function. Errors:    the sink must not
-// throw. Cost:      one call a line; lines are written on state changes, not per request.
+// Threads:   the sink may be called from any thread that calls the library, never under a lock.
+// Ownership: the library keeps a copy of the function.
+// Errors:    the sink must not throw.
+// Cost:      one call a line; lines are written on state changes, not per request.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,8 @@
 //
 // Threads:   like any value type: distinct objects are independent.
 // Ownership: holds its value or its error.
-// Errors:    reading the wrong half is a broken precondition and stops the program (see TOKI_CHECK
-// below). Cost:      no allocation for a value; one string for an error.
+// Errors:    reading the wrong half is a broken precondition and stops the program (TOKI_CHECK).
+// Cost:      no allocation for a value; one string for an error.
 //
 // Names follow std::expected (C++23), so that moving to it later is mechanical.
 #pragma once

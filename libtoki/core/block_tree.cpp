@@ -22,9 +22,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -510,7 +508,7 @@ std::vector<std::uint64_t> BlockTree::keys(const Scope& scope, TokenSpan prompt)
 }
 
 BlockTree::Match BlockTree::Impl::match(const Scope& scope, TokenSpan prompt, Keys keys) const {
-  const std::shared_lock guard(lock);
+  const ReadGuard guard(lock);
   const auto root = roots.find(scope);
   if (root == roots.end()) {
     return {};
@@ -548,7 +546,7 @@ std::size_t BlockTree::insert(const Scope& scope, TokenSpan prompt) {
 std::size_t BlockTree::insert(const Scope& scope, TokenSpan prompt,
                               std::span<const std::uint64_t> keys) {
   std::size_t added = 0;
-  const std::lock_guard guard(impl_->lock);
+  const WriteGuard guard(impl_->lock);
   impl_->insert(scope, prompt, keys, added);
   return added;
 }
@@ -556,7 +554,7 @@ std::size_t BlockTree::insert(const Scope& scope, TokenSpan prompt,
 bool BlockTree::pin(const Scope& scope, TokenSpan prompt) {
   std::size_t added = 0;
   const auto hashed = keys(scope, prompt);
-  const std::lock_guard guard(impl_->lock);
+  const WriteGuard guard(impl_->lock);
   const NodeId node = impl_->insert(scope, prompt, hashed, added);
   std::size_t depth = 0;  // tokens down to the node
   for (NodeId above = node; above != kNone; above = impl_->at(above).parent) {
@@ -571,7 +569,7 @@ bool BlockTree::pin(const Scope& scope, TokenSpan prompt) {
 }
 
 void BlockTree::unpin(const Scope& scope, TokenSpan prompt) {
-  const std::lock_guard guard(impl_->lock);
+  const WriteGuard guard(impl_->lock);
   const auto root = impl_->roots.find(scope);
   if (root == impl_->roots.end()) {
     return;
@@ -595,7 +593,7 @@ std::vector<BlockTree::HotPrefix> BlockTree::hottest(std::size_t count,
   };
   constexpr double kClose = 0.5;  // of the parent's use
   const Impl& impl = *impl_;
-  const std::shared_lock guard(impl.lock);
+  const ReadGuard guard(impl.lock);
   std::vector<Candidate> found;
   std::vector<Candidate> pending;
   for (const auto& [scope, root] : impl.roots) {
@@ -644,7 +642,7 @@ void BlockTree::clear() {
 }
 
 void BlockTree::reserve(std::size_t blocks) {
-  const std::lock_guard guard(impl_->lock);
+  const WriteGuard guard(impl_->lock);
   if (impl_->blocks == 0 && impl_->next_fresh == 0) {
     impl_->table.reserve(blocks);
   }
@@ -655,7 +653,7 @@ void BlockTree::reserve(std::size_t blocks) {
 }
 
 std::size_t BlockTree::blocks() const noexcept {
-  const std::shared_lock guard(impl_->lock);
+  const ReadGuard guard(impl_->lock);
   return impl_->blocks;
 }
 
@@ -664,7 +662,7 @@ std::size_t BlockTree::capacity() const noexcept {
 }
 
 std::size_t BlockTree::bytes() const noexcept {
-  const std::shared_lock guard(impl_->lock);
+  const ReadGuard guard(impl_->lock);
   std::size_t bytes = impl_->nodes.size() * kPage * (sizeof(Node) + impl_->size * sizeof(Token)) +
                       impl_->table.bytes();
   for (const auto& siblings : impl_->siblings) {
@@ -679,7 +677,7 @@ const BlockTreeOptions& BlockTree::options() const noexcept {
 
 void BlockTree::check_invariants() const {
   const Impl& impl = *impl_;
-  const std::shared_lock guard(impl.lock);
+  const ReadGuard guard(impl.lock);
   std::size_t blocks = 0;
   std::size_t reused = 0;
   std::size_t hanging = 0;

@@ -1,9 +1,10 @@
 // The books. A ticket leases slots from begin() to its end; what a slot holds afterwards follows
-// from how the request ended (see settle_content), and is never more than is certain:
+// from how the request ended (settle_content), and is never more than is certain:
 //
-//   completed                the prompt, then what was generated (ids if we were told them, else an
-//   unknown tail) cancelled, refused       the prompt if its answer had begun, else what prompt and
-//   old content had in common failed, stalled          unknown
+//   completed         the prompt, then what was generated (ids if we were told, else a tail)
+//   refused           what it held before: the backend did not work on the prompt
+//   cancelled         the prompt if its answer had begun, else what prompt and content shared
+//   failed, stalled   unknown
 //
 // Every public function takes the one mutex, works in memory, and wakes the listener after letting
 // go of it.
@@ -181,7 +182,7 @@ Plan Engine::Impl::choose(const Query& query, std::uint64_t available) const {
                     : query.sequences > 1 ? Reason::several_answers
                                           : Reason::pinning_off;
   }
-  const std::size_t needed = std::min<std::size_t>(query.sequences, pool.size());
+  const std::size_t needed = std::min<std::size_t>(query.sequences, pool.size() - pool.fenced());
   if (result.action == Plan::Action::leave_to_backend && pool.idle() < needed) {
     result.action = Plan::Action::wait;
   }
@@ -326,9 +327,14 @@ void Engine::Impl::settle_content(Ticket::Impl& ticket, const Outcome& outcome,
       pool.erase_before_use(i);
       continue;
     }
-    const bool exact =
-        one_slot && ticket.tokens_known && ticket.sequences == 1 && !account.tokenization_mismatch;
-    const bool gentle = outcome.ending == Ending::cancelled || outcome.ending == Ending::refused;
+    if (outcome.ending == Ending::refused && (ticket.slot || !ticket.settled)) {
+      continue;  // nothing was seen to work on it
+    }
+    const bool fits =
+        facts.context == 0 || ticket.tokens.size() + outcome.generated_tokens < facts.context;
+    const bool exact = one_slot && ticket.tokens_known && ticket.sequences == 1 && fits &&
+                       !outcome.truncated && !account.tokenization_mismatch;
+    const bool gentle = outcome.ending == Ending::cancelled;
     if (exact && outcome.ending == Ending::completed) {
       Tokens held = ticket.tokens;
       // The last generated token was sampled but never computed, so the slot does not hold it.
@@ -555,6 +561,10 @@ bool Ticket::may_reuse() const noexcept {
 std::span<const Step> Ticket::steps() const noexcept {
   return impl_->steps;
 }
+bool Ticket::current() const noexcept {
+  const std::lock_guard lock(impl_->engine->mutex);
+  return impl_->epoch == impl_->engine->epoch;
+}
 bool Ticket::settled() const noexcept {
   return impl_->settled;
 }
@@ -638,8 +648,10 @@ Account Ticket::finish(const Outcome& outcome) && {
         engine->tree.insert(ticket->scope, ticket->tokens);
         engine->foreign = engine->foreign || engine->tree.blocks() >= engine->tree.capacity();
       }
-      if (outcome.ending == Ending::stalled && ticket->slot) {
-        engine->pool.fence(*ticket->slot, true);
+      if (outcome.ending == Ending::stalled) {  // of several it may be in, none is to be trusted
+        for (const std::uint32_t slot : ticket->claimed) {
+          engine->pool.fence(slot, true);
+        }
       }
     } else if (!current && ticket->sent) {
       for (const std::uint32_t slot : ticket->claimed) {

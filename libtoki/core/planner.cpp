@@ -1,21 +1,21 @@
 // Costs are milliseconds of prefill:
 //
-//   run in slot s       (prompt - common(s)) * rate  +  chance(s) * lost(s) * rate
-//   wait for busy s     the same, plus the expected wait, within the caller's patience; without
-//   experience it has cost
-//                       so far what it has waited, so it never costs more than twice the better
-//                       choice
-//   leave to backend    (prompt - trust * available) * rate, while the backend's own cache has
-//   earned trust
+//   run in slot s      (prompt - common(s)) * rate  +  chance(s) * lost(s) * rate
+//   wait for busy s    the same plus the expected wait, within the caller's patience; without
+//                      experience what it has waited so far, so it never costs more than twice the
+//                      better choice
+//   leave to backend   (prompt - trust * available) * rate, while the backend's own cache has
+//                      earned trust
 //
 // chance(s) is how likely the content of slot s is wanted again: 1 for the slot used last, falling
-// with the number of leases since, so that cold and short contents go first and a small side
-// request never displaces a long conversation while something worth less is there.
+// with the number of leases since, so that cold and short contents go first and a small side request
+// never displaces a long conversation while something worth less is there.
 //
 // lost(s) is what s holds beyond the common prefix. Nothing, when the prompt goes on from all that
-// is known to be there: then the rest is its own last answer. As it is, when they part within the
-// last turn: somebody edited it or asks again. Else it is another conversation, which pays for its
-// loss each time the two take turns: kTurns times. Ties go to the coldest slot.
+// is known to be there (the rest is its own last answer), or holds the end of it again further on
+// (the same conversation with a word changed early on, such as the time). As it is, when they part
+// within the last turn: somebody edited it or asks again. Else it is another conversation, which
+// pays for its loss each time the two take turns: kTurns times. Ties go to the coldest slot.
 #include "core/planner.hpp"
 
 #include <algorithm>

@@ -63,4 +63,26 @@ class ReadersLock {
   alignas(64) std::atomic<bool> writing_{false};
 };
 
+class ReadGuard {
+ public:
+  explicit ReadGuard(ReadersLock& lock) noexcept : lock_(lock) { lock_.lock_shared(); }
+  ReadGuard(const ReadGuard&) = delete;
+  ReadGuard& operator=(const ReadGuard&) = delete;
+  ~ReadGuard() { lock_.unlock_shared(); }
+
+ private:
+  ReadersLock& lock_;
+};
+
+class WriteGuard {
+ public:
+  explicit WriteGuard(ReadersLock& lock) noexcept : lock_(lock) { lock_.lock(); }
+  WriteGuard(const WriteGuard&) = delete;
+  WriteGuard& operator=(const WriteGuard&) = delete;
+  ~WriteGuard() { lock_.unlock(); }
+
+ private:
+  ReadersLock& lock_;
+};
+
 }  // namespace toki

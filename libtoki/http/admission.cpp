@@ -104,13 +104,13 @@ asio::awaitable<Result<Ticket>> Admission::acquire(const Query& query) {
   if (waiters_.empty() && try_admit(waiter)) {
     co_return std::move(*waiter.ticket);
   }
-  if (waiters_.size() >= limits_.length) {
-    ++full_;
-    co_return Error{Errc::busy, "the queue is full"};
-  }
   Place place(*this, waiter);
-  if (waiters_.size() > 1) {
-    serve_waiters();
+  serve_waiters();  // in order of arrival, so those who only wait for a certain slot let this one
+                    // pass
+  if (!waiter.ticket && waiters_.size() > limits_.length) {
+    ++full_;
+    place.served = true;
+    co_return Error{Errc::busy, "the queue is full"};
   }
   while (!waiter.ticket) {
     const Time now = std::chrono::steady_clock::now();

@@ -375,6 +375,7 @@ void AnswerWatch::end_event() {
   if (std::exchange(too_long_, false)) {
     reader().ids_broken = true;
   }
+  facts_.events += data_.empty() ? 0U : 1U;
   if (data_ == "[DONE]") {
     facts_.done = true;
   } else if (mentions_facts(data_)) {

@@ -22,10 +22,10 @@ std::string_view to_string(BackendMonitor::State state) noexcept {
   return "down";
 }
 
-BackendMonitor::BackendMonitor(asio::any_io_executor executor, LlamaServerBackend& backend,
+BackendMonitor::BackendMonitor(const asio::any_io_executor& executor, LlamaServerBackend& backend,
                                Upstream& upstream, Engine& engine, Admission& admission,
                                MonitorOptions options, LogSink log)
-    : timer_(std::move(executor)),
+    : timer_(executor),
       backend_(backend),
       upstream_(upstream),
       engine_(engine),
@@ -128,6 +128,7 @@ asio::awaitable<void> BackendMonitor::adopt(bool restarted) {
   if (said->identity != identity_) {
     engine_.backend_changed({.slots = said->slots,
                              .slots_used = said->slots_used,
+                             .context = said->context,
                              .own_cache = options_.own_cache,
                              .pinning = true});
     identity_ = said->identity;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <string>
 #include <utility>
 
 namespace toki::http {
@@ -13,6 +15,33 @@ using Refusal = HttpError;
 
 Refusal invalid(std::string message) {
   return {.status = 400, .type = "invalid_request_error", .message = std::move(message)};
+}
+
+// How many answers a field asks for; llama-server also takes 2.0.
+std::uint32_t answers(const JsonField* field) {
+  if (field == nullptr || field->kind != JsonKind::number) {
+    return 1;
+  }
+  double value = 1;
+  const char* end = field->value.data() + field->value.size();
+  const auto [ptr, ec] = std::from_chars(field->value.data(), end, value);
+  return ec == std::errc{} && value > 1 ? static_cast<std::uint32_t>(std::min(value, 256.0)) : 1;
+}
+
+// As the server reads it: without what follows `?` or `#`, and percent-decoded.
+std::string decoded_path(std::string_view target) {
+  std::string path;
+  target = target.substr(0, target.find_first_of("?#"));
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    unsigned value = 0;
+    const bool escaped =
+        target[i] == '%' && i + 2 < target.size() &&
+        std::from_chars(target.data() + i + 1, target.data() + i + 3, value, 16).ptr ==
+            target.data() + i + 3;
+    path += escaped ? static_cast<char>(value) : target[i];
+    i += escaped ? 2U : 0U;
+  }
+  return path;
 }
 
 bool is_true(const JsonField* field) {
@@ -68,7 +97,7 @@ std::optional<Refusal> read_slot(const Body& body, std::size_t slots, Generation
 
 }  // namespace
 
-Endpoint endpoint_of(std::string_view method, std::string_view target) noexcept {
+Endpoint endpoint_of(std::string_view method, std::string_view target) {
   if (method != "POST") {
     return Endpoint::none;
   }
@@ -84,7 +113,7 @@ Endpoint endpoint_of(std::string_view method, std::string_view target) noexcept 
       {"/responses", Endpoint::responses},
       {"/v1/messages", Endpoint::messages},
   }};
-  const std::string_view path = target.substr(0, target.find('?'));
+  const std::string path = decoded_path(target);
   const auto found = std::find_if(kCalls.begin(), kCalls.end(),
                                   [&](const auto& call) { return call.first == path; });
   return found == kCalls.end() ? Endpoint::none : found->second;
@@ -109,15 +138,13 @@ std::variant<GenerationRequest, HttpError> read_generation_request(Endpoint endp
   if (endpoint == Endpoint::completions || endpoint == Endpoint::completion) {
     read_prompt(body, request);
   }
-  const JsonField* n =
-      body.find(endpoint == Endpoint::completion && body.find("n") == nullptr ? "n_cmpl" : "n");
-  const auto answers = n != nullptr ? as_integer(*n) : std::nullopt;
-  if (answers && *answers > 1) {
-    request.sequences *= static_cast<std::uint32_t>(std::min<std::int64_t>(*answers, 1 << 8));
-  }
+  request.sequences *= std::max(answers(body.find("n")), answers(body.find("n_cmpl")));
+  request.shows_progress = is_true(body.find("return_progress"));
+  request.shifts = body.find("n_cache_reuse") != nullptr;
   if (request.sequences > 1) {
     request.bypass = Reason::several_answers;
     request.known_prompt = false;
+    request.slot.reset();  // only one of them can have it
   } else if (is_false(body.find("cache_prompt"))) {
     request.bypass = Reason::cache_prompt_false;
   } else if (!request.known_prompt) {
@@ -136,6 +163,10 @@ std::vector<BodyEdit> slot_edits(const GenerationRequest& request, const Body& b
     edits.push_back({"id_slot", std::to_string(*slot)});
   }
   const JsonField* said = body.find("cache_prompt");
+  if (said != nullptr && said->kind == JsonKind::null) {
+    edits.push_back({"cache_prompt", may_reuse ? "true" : "false"});  // null says nothing
+    return edits;
+  }
   const std::string_view wanted = may_reuse ? "true" : "false";
   if ((said == nullptr && request.known_prompt) ||
       (said != nullptr && !may_reuse && said->value != wanted)) {

@@ -68,9 +68,10 @@ asio::awaitable<bool> to_its_end(asio::awaitable<void> work, AnswerWriter& answe
 }
 
 // Which slots a request without id_slot works in, asked until it is seen. Until then its ticket
-// keeps every idle slot.
-asio::awaitable<void> find_slots(LlamaServerBackend& backend, Engine& engine,
-                                 std::optional<Ticket>& ticket, const bool& sent,
+// keeps every idle slot. A slot that still works off a cancelled task is not counted before it was
+// seen idle.
+asio::awaitable<void> find_slots(LlamaServerBackend& backend, std::optional<Ticket>& ticket,
+                                 const bool& sent, std::vector<bool>& old_work,
                                  std::uint32_t sequences, asio::any_io_executor executor) {
   asio::steady_timer timer(executor);
   Millis pause{5};
@@ -87,10 +88,11 @@ asio::awaitable<void> find_slots(LlamaServerBackend& backend, Engine& engine,
     if (!working || !ticket) {
       break;
     }
+    old_work.resize(working->size());
     std::vector<std::uint32_t> found;
-    const auto table = engine.slot_table();
-    for (std::uint32_t i = 0; i < working->size() && i < table.size(); ++i) {
-      if ((*working)[i]) {
+    for (std::uint32_t i = 0; i < working->size(); ++i) {
+      old_work[i] = old_work[i] && (*working)[i];
+      if ((*working)[i] && !old_work[i]) {
         found.push_back(i);
       }
     }
@@ -101,11 +103,6 @@ asio::awaitable<void> find_slots(LlamaServerBackend& backend, Engine& engine,
     pause = std::min(pause * 2, Millis(200));
   }
   co_await never(executor);
-}
-
-asio::awaitable<void> pass(Upstream& upstream, const RelayRequest& request, AnswerWriter& answer,
-                           RelayResult& result) {
-  result = co_await relay(upstream, request, answer);
 }
 
 std::string_view authorization_of(const ClientRequest& request) {
@@ -134,12 +131,15 @@ struct Proxy::Flow {
   const Body* body = nullptr;  // none: unreadable to us, passed on as it is
   std::optional<Ticket> ticket;
   bool sent = false;
+  std::vector<bool> old_work;  // slots that worked for others when this was sent
+  RelayResult result;
 
   asio::awaitable<void> run();
+  asio::awaitable<bool> take_ticket(const Query& query);
   asio::awaitable<Result<Tokens>> render();
   asio::awaitable<void> refuse(const Error& error);
   asio::awaitable<void> send();
-  void settle(const RelayResult& result);
+  void settle(bool client_left);
 };
 
 asio::awaitable<Result<Tokens>> Proxy::Flow::render() {
@@ -188,7 +188,7 @@ asio::awaitable<void> Proxy::Flow::run() {
   query.bypass = wanted.bypass;
   query.sequences = wanted.sequences;
   query.slot = wanted.slot;
-  query.surrogate = wanted.endpoint == Endpoint::infill;
+  query.surrogate = wanted.endpoint == Endpoint::infill || wanted.shifts;
   auto tokens = co_await render();
   if (tokens) {
     query.tokens = *tokens;
@@ -200,19 +200,33 @@ asio::awaitable<void> Proxy::Flow::run() {
                                                                  : bypass_reason(tokens.error());
     report.error = tokens.error().detail;
   }
-  answer.headers = "x-toki-cache: queued\r\n";
-  const Time queued = std::chrono::steady_clock::now();
-  auto admitted = co_await proxy.admission_.acquire(query);
-  report.queue_ms = since(queued);
-  if (!admitted) {
-    answer.headers.clear();
-    co_await refuse(admitted.error());
-    co_return;
-  }
-  ticket.emplace(std::move(*admitted));
   report.prompt = query.tokens.size();
-  co_await run_steps(*ticket, proxy.backend_);
-  co_await send();
+  if (co_await take_ticket(query)) {
+    co_await send();
+  }
+}
+
+// A ticket whose steps are done. When the backend was started again meanwhile it means nothing any
+// more, and another is taken.
+asio::awaitable<bool> Proxy::Flow::take_ticket(const Query& query) {
+  const Time queued = std::chrono::steady_clock::now();
+  answer.headers = "x-toki-cache: queued\r\n";
+  for (;;) {
+    auto admitted = co_await proxy.admission_.acquire(query);
+    report.queue_ms = since(queued);
+    if (!admitted) {
+      answer.headers.clear();
+      co_await refuse(admitted.error());
+      co_return false;
+    }
+    ticket.emplace(std::move(*admitted));
+    co_await run_steps(*ticket, proxy.backend_);
+    if (ticket->current()) {
+      co_return true;
+    }
+    std::move(*ticket).dismiss({}, SlotContent::unknown);
+    ticket.reset();
+  }
 }
 
 asio::awaitable<void> Proxy::Flow::send() {
@@ -238,17 +252,26 @@ asio::awaitable<void> Proxy::Flow::send() {
                              .has_body = true,
                              .identity = true,
                              .progress_limit = proxy.options_.progress_limit};
+  if (!ticket->settled()) {
+    old_work = (co_await proxy.backend_.async_working()).value_or({});
+  }
   ticket->sent();
   sent = true;
-  const RelayResult result = co_await relay(proxy.upstream_, relayed, answer);
-  settle(result);
+  co_await relay(proxy.upstream_, relayed, answer, result);
+  settle(false);
 }
 
-void Proxy::Flow::settle(const RelayResult& result) {
+void Proxy::Flow::settle(bool client_left) {
   const AnswerFacts& facts = result.facts;
-  Outcome outcome{.ending = Ending::completed};
-  outcome.computed = result.answer_begun && result.status == 200;
-  outcome.generated_tokens = facts.generated_tokens.value_or(outcome.computed ? 1 : 0);
+  Outcome outcome{.ending = client_left ? Ending::cancelled : Ending::completed};
+  // The first event may only open the answer; the second is a token, so the prompt was computed.
+  outcome.computed =
+      result.status == 200 &&
+      (client_left ? result.events > 1 && !wanted.shows_progress : result.answer_begun);
+  outcome.generated_tokens = facts.generated_tokens.value_or(client_left        ? result.events
+                                                             : outcome.computed ? 1
+                                                                                : 0);
+  outcome.truncated = facts.truncated;
   if (!facts.several) {
     outcome.prompt_tokens = facts.prompt_tokens;
     outcome.cached_tokens = facts.cached_tokens;
@@ -258,7 +281,8 @@ void Proxy::Flow::settle(const RelayResult& result) {
     outcome.generated = facts.generated;
   }
   using End = RelayResult::End;
-  if (result.end == End::stalled) {
+  if (client_left) {
+  } else if (result.end == End::stalled) {
     outcome.ending = Ending::stalled;
   } else if (result.end != End::completed) {
     outcome.ending = Ending::failed;
@@ -292,7 +316,8 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
                                    tcp::socket& socket) {
   using namespace asio::experimental::awaitable_operators;
   const Time started = std::chrono::steady_clock::now();
-  RequestReport report{.path = request.target.substr(0, request.target.find('?')),
+  const bool plain = request.target.starts_with('/');  // an absolute form may hold a password
+  RequestReport report{.path = plain ? request.target.substr(0, request.target.find('?')) : "-",
                        .ending = "cancelled"};
   struct Teller {
     const Proxy& proxy;
@@ -321,7 +346,7 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
                                .identity = false,
                                .progress_limit = options_.progress_limit};
     RelayResult result;
-    const auto ended = co_await (to_its_end(pass(upstream_, relayed, answer, result), answer) ||
+    const auto ended = co_await (to_its_end(relay(upstream_, relayed, answer, result), answer) ||
                                  client_gone(socket));
     report.status = result.status;
     if (ended.index() != 0) {
@@ -329,8 +354,11 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
     } else if (std::get<0>(ended)) {
       report.ending = result.end == RelayResult::End::completed ? "passed" : "failed";
     }
-    if (request.target.starts_with("/lora-adapters") && request.method == "POST") {
-      engine_.forget_residency();  // the slots' content was made with other adapters
+    const bool changes_slots =
+        request.method == "POST" &&
+        (request.target.starts_with("/lora-adapters") || request.target.starts_with("/slots/"));
+    if (changes_slots && result.status == 200) {
+      engine_.forget_residency();  // their content was changed, or made with other adapters
     }
     co_return;
   }
@@ -368,9 +396,12 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
   const auto executor = socket.get_executor();
   const auto ended = co_await (
       flow.run() || client_gone(socket) || answer.comments(keep_alive) ||
-      find_slots(backend_, engine_, flow.ticket, flow.sent, flow.wanted.sequences, executor));
+      find_slots(backend_, flow.ticket, flow.sent, flow.old_work, flow.wanted.sequences, executor));
   if (ended.index() != 0) {
     answer.close_after();
+  }
+  if (flow.ticket && flow.sent) {
+    flow.settle(true);
   }
 }
 

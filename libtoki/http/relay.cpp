@@ -5,10 +5,13 @@
 #include <boost/beast/http/buffer_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
+#include <boost/beast/http/rfc7230.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace toki::http {
@@ -21,7 +24,8 @@ namespace {
 
 constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 constexpr std::uint32_t kHeaderLimit = 64 * 1024;
-constexpr std::size_t kPieceBytes = 64 * 1024;
+constexpr int kMaxInformational = 16;
+constexpr std::size_t kPieceBytes = std::size_t{64} * 1024;
 
 std::string_view view(beast::string_view text) {
   return {text.data(), text.size()};
@@ -31,23 +35,20 @@ bool same(std::string_view a, std::string_view b) {
   return beast::iequals({a.data(), a.size()}, {b.data(), b.size()});
 }
 
-// Names listed in Connection belong to this hop, like Connection itself.
-std::vector<std::string_view> hop_names(const beast::http::fields& fields) {
-  std::vector<std::string_view> names;
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  return result;
+}
+
+// Names listed in Connection belong to this hop, like Connection itself. In lower case.
+std::unordered_set<std::string> hop_names(const beast::http::fields& fields) {
+  std::unordered_set<std::string> names;
   const auto [begin, end] = fields.equal_range(field::connection);
   for (auto it = begin; it != end; ++it) {
-    std::string_view rest = view(it->value());
-    while (!rest.empty()) {
-      const std::size_t comma = std::min(rest.find(','), rest.size());
-      std::string_view name = rest.substr(0, comma);
-      rest.remove_prefix(std::min(comma + 1, rest.size()));
-      while (!name.empty() && (name.front() == ' ' || name.front() == '\t')) {
-        name.remove_prefix(1);
-      }
-      while (!name.empty() && (name.back() == ' ' || name.back() == '\t')) {
-        name.remove_suffix(1);
-      }
-      names.push_back(name);
+    for (const auto name : beast::http::token_list(it->value())) {
+      names.insert(lower(view(name)));
     }
   }
   return names;
@@ -74,9 +75,8 @@ void append_end_to_end(std::string& out, const beast::http::fields& fields, Skip
   const auto hop = hop_names(fields);
   for (const auto& entry : fields) {
     const std::string_view name = view(entry.name_string());
-    const bool listed =
-        std::any_of(hop.begin(), hop.end(), [&](std::string_view h) { return same(h, name); });
-    if (listed || hop_by_hop(entry.name()) || skip(entry.name(), name)) {
+    if ((!hop.empty() && hop.contains(lower(name))) || hop_by_hop(entry.name()) ||
+        skip(entry.name(), name)) {
       continue;
     }
     out.append(name).append(": ").append(view(entry.value())).append("\r\n");
@@ -92,13 +92,13 @@ HttpError unreachable(const std::string& detail) {
 using Parser = beast::http::response_parser<beast::http::buffer_body>;
 
 struct Exchange {
-  Exchange(Upstream& u, const RelayRequest& r, AnswerWriter& a)
-      : upstream(u), request(r), answer(a) {}
+  Exchange(Upstream& u, const RelayRequest& r, AnswerWriter& a, RelayResult& out)
+      : upstream(u), request(r), answer(a), result(out) {}
 
   Upstream& upstream;
   const RelayRequest& request;
   AnswerWriter& answer;
-  RelayResult result;
+  RelayResult& result;
   std::unique_ptr<Connection> connection;
   std::unique_ptr<Parser> parser;
   AnswerWatch watch;
@@ -128,7 +128,7 @@ asio::awaitable<void> Exchange::fail(beast::error_code ec, std::string_view when
 }
 
 asio::awaitable<bool> Exchange::read_head() {
-  for (;;) {
+  for (int informational = 0;; ++informational) {
     parser = std::make_unique<Parser>();
     parser->header_limit(kHeaderLimit);
     parser->body_limit(boost::none);
@@ -143,6 +143,10 @@ asio::awaitable<bool> Exchange::read_head() {
     result.status = parser->get().result_int();
     if (result.status >= 200) {
       co_return true;
+    }
+    if (informational == kMaxInformational) {
+      co_await fail(beast::http::error::bad_status, "sends nothing but informational answers");
+      co_return false;
     }
   }
 }
@@ -186,6 +190,7 @@ asio::awaitable<bool> Exchange::pass_body() {
     if (!bytes.empty()) {
       result.answer_begun = true;
       watch.feed(bytes);
+      result.events = watch.facts().events;
       if (late && result.status != 200) {
         late_error.append(bytes.substr(0, kPieceBytes - std::min(kPieceBytes, late_error.size())));
       } else {
@@ -264,11 +269,10 @@ std::string request_head(const RelayRequest& request, const Upstream& upstream) 
   return head;
 }
 
-asio::awaitable<RelayResult> relay(Upstream& upstream, const RelayRequest& request,
-                                   AnswerWriter& answer) {
-  Exchange exchange{upstream, request, answer};
+asio::awaitable<void> relay(Upstream& upstream, const RelayRequest& request, AnswerWriter& answer,
+                            RelayResult& result) {
+  Exchange exchange(upstream, request, answer, result);
   co_await exchange.run();
-  co_return std::move(exchange.result);
 }
 
 }  // namespace toki::http

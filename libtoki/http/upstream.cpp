@@ -74,6 +74,11 @@ Result<Address> parse_url(std::string_view url) {
       return bad("the bracket is not closed");
     }
     address.host = rest.substr(1, close - 1);
+    error_code wrong;
+    asio::ip::make_address_v6(address.host, wrong);
+    if (wrong) {
+      return bad("what stands in brackets is no IPv6 address");
+    }
     port = rest.substr(close + 1);
   } else {
     const auto colon = std::min(rest.find(':'), rest.size());
@@ -109,6 +114,7 @@ std::unique_ptr<Connection> Upstream::take_idle() {
     auto connection = std::move(idle_.back());
     idle_.pop_back();
     if (std::chrono::steady_clock::now() - connection->idle_since > kMaxIdleAge) {
+      suspicion_ = true;  // too old to tell whether the server is still the same
       continue;
     }
     if (clean(*connection)) {

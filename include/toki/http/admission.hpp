@@ -4,9 +4,8 @@
 //
 // Threads:   the executor's; one thread or strand at a time. It takes the engine's on_slot_free.
 // Ownership: the Engine must outlive it; it must outlive its waiters.
-// Errors:    Errc::busy: the queue is full; timed_out: waited too long; unavailable: the backend
-// has no slots now. Cost:      each freed slot asks the engine once per waiter, in order, until no
-// slot is idle.
+// Errors:    Errc::busy: the queue is full; timed_out: waited too long; unavailable: no slots now.
+// Cost:      each freed slot asks the engine once per waiter, in order, until no slot is idle.
 #pragma once
 
 #include <toki/engine.hpp>

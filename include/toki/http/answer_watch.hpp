@@ -52,6 +52,7 @@ struct AnswerFacts {
   bool several = false;
   /// Native `truncated`: the context was full, so the slot may not hold prompt + generated.
   bool truncated = false;
+  std::uint64_t events = 0;  ///< SSE: whole events with data so far; comments do not count
 };
 
 enum class AnswerKind : std::uint8_t { json, sse, other };

@@ -1,11 +1,10 @@
 // AnswerWriter: one answer on its way to one client: head, body in pieces as they come, comments
-// that keep a waiting stream alive, and errors in the form that the state of the answer still
-// allows.
+// that keep a waiting stream alive, and errors in the form that the state of the answer still allows.
 //
-// Threads:   one thread (or strand); body() and the comments may be under way in two coroutines of
-// it. Ownership: must not outlive the client's stream. Errors:    a client that is gone or does not
-// read for kWriteLimit ends the coroutine with an exception
-//            (boost::system::system_error); cancellation too.
+// Threads:   one thread or strand; body() and comments() may be under way in two coroutines of it.
+// Ownership: must not outlive the client's stream.
+// Errors:    a client that is gone, or does not read for kWriteLimit, ends the coroutine with
+//            boost::system::system_error; cancellation too.
 // Cost:      one gather write per piece; nothing is copied or held back.
 #pragma once
 
@@ -67,6 +66,8 @@ class TOKI_EXPORT AnswerWriter {
   }
   /// The connection may serve another request: the answer is whole and nobody asked to close.
   bool reusable() const noexcept { return ended_ && keep_alive_; }
+  /// Its head went out, its end did not.
+  bool broken_off() const noexcept { return head_sent_ && !ended_; }
   void close_after() noexcept { keep_alive_ = false; }
 
   /// `lines`: the end-to-end headers. Without a length the body is chunked.

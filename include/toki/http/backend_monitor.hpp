@@ -41,7 +41,7 @@ class TOKI_EXPORT BackendMonitor {
     ready,
   };
 
-  BackendMonitor(boost::asio::any_io_executor executor, LlamaServerBackend& backend,
+  BackendMonitor(const boost::asio::any_io_executor& executor, LlamaServerBackend& backend,
                  Upstream& upstream, Engine& engine, Admission& admission, MonitorOptions options,
                  LogSink log);
 

@@ -31,8 +31,8 @@ enum class Endpoint : std::uint8_t {
   messages,     ///< /v1/messages: the server ignores id_slot there, so toki only counts it
 };
 
-/// By method and raw target; a query string does not matter.
-TOKI_EXPORT Endpoint endpoint_of(std::string_view method, std::string_view target) noexcept;
+/// By method and raw target, which may be percent-encoded; a query string does not matter.
+TOKI_EXPORT Endpoint endpoint_of(std::string_view method, std::string_view target);
 
 struct GenerationRequest {
   Endpoint endpoint = Endpoint::none;
@@ -40,7 +40,10 @@ struct GenerationRequest {
   std::uint32_t sequences = 1;        ///< n, times the number of prompts
   std::optional<std::uint32_t> slot;  ///< the client's own id_slot
   std::optional<Reason> bypass;       ///< why its tokens are not looked at
-  bool known_prompt = true;   ///< tokens can be asked for (also with bypass cache_prompt_false)
+  bool known_prompt = true;     ///< tokens can be asked for (also with bypass cache_prompt_false)
+  bool shows_progress = false;  ///< events may come before the prompt is computed
+  bool shifts =
+      false;  ///< n_cache_reuse: the server may move KV cache, so reuse is no common prefix
   std::string_view adapters;  ///< raw value of "lora", or empty: part of the scope
 };
 

@@ -3,9 +3,9 @@
 //
 // Threads:   the executor's; one thread or strand at a time; many requests at once.
 // Ownership: everything given must outlive it; it must outlive its requests.
-// Errors:    told to the client through the AnswerWriter; a client that is gone ends serve() with
-// an exception. Cost:      besides the backend's work: two exchanges to render and tokenize,
-// microseconds to plan, and the relay.
+// Errors:    told to the client through the AnswerWriter; a client that is gone ends serve().
+// Cost:      besides the backend's work: two exchanges to render and tokenize, microseconds to plan,
+//            and the relay.
 #pragma once
 
 #include <toki/engine.hpp>

@@ -48,13 +48,15 @@ struct RelayResult {
   unsigned status = 0;        ///< of the server's answer; 0: none came
   AnswerFacts facts;          ///< what the watched answer said
   bool answer_begun = false;  ///< body bytes came
+  std::uint64_t events = 0;   ///< whole events with data that came
 };
 
 /// The request's head for the server: re-framed, without hop-by-hop headers.
 TOKI_EXPORT std::string request_head(const RelayRequest& request, const Upstream& upstream);
 
-TOKI_EXPORT boost::asio::awaitable<RelayResult> relay(Upstream& upstream,
-                                                      const RelayRequest& request,
-                                                      AnswerWriter& answer);
+/// `result` is kept up to date while the answer passes, so that it is there when the client leaves
+/// in between.
+TOKI_EXPORT boost::asio::awaitable<void> relay(Upstream& upstream, const RelayRequest& request,
+                                               AnswerWriter& answer, RelayResult& result);
 
 }  // namespace toki::http
