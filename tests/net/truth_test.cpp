@@ -112,6 +112,10 @@ TEST_CASE("an unpinned request is not taken for a slot that still works off anot
   rig.chat(cc({S(words("known", 300)), M("q")}));
   // The other slot goes on working for somebody who has left.
   rig.up.hold_slot(1);
+  // So the new request does not begin at once either.
+  rig.up.on_request(on_generation([](const LoggedRequest&, toki::test::Connection& connection) {
+    return !connection.sleep(milliseconds(300));
+  }));
   const Answer answer = rig.post("/v1/completions", R"({"prompt":["one"]})");
   CHECK(answer.status == 200);
   CHECK(answer.slot == "any");
