@@ -180,11 +180,10 @@ python3 examples/quickstart/play.py "${players[@]}"
 
 step "how to go on"
 cat <<TEXT
-  llama-server -m MODEL.gguf -np 4 --slot-save-path DIR --cache-ram 0   # a slot per conversation
-  tokid --backend http://127.0.0.1:8080                                 # clients use 127.0.0.1:9090
-or both in one:
-  tokid -- llama-server -m MODEL.gguf -np 4
-tokid is ${tokid#"$PWD"/}; what it did is at /toki/stats, /toki/slots and /metrics.
+tokid in front of a server that runs, or starting one itself (clients then use http://127.0.0.1:9090/v1):
+  ${tokid#"$PWD"/} --backend http://127.0.0.1:8080
+  ${tokid#"$PWD"/} -- ${llama_server#"$PWD"/} -m MODEL.gguf -np 4 -c 16384
+With --keep this script leaves both running; then /toki/stats, /toki/slots and /metrics tell what tokid did.
 TEXT
 
 if [ "$keep" = yes ]; then

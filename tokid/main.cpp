@@ -47,10 +47,11 @@ void log_line(toki::LogLevel level, std::string_view text) {
 
 void log_request(const toki::http::RequestReport& r) {
   spdlog::info(
-      "request path={} status={} ending={} slot={} reason={} class={} prompt={} available={} "
+      "request method={} path={} status={} ending={} slot={} reason={} class={} prompt={} "
+      "available={} "
       "predicted={} reused={} "
       "generated={} render_ms={:.2f} queue_ms={:.2f} first_byte_ms={:.2f} total_ms={:.2f}{}{}{}",
-      r.path, r.status, r.ending, r.slot ? std::to_string(*r.slot) : "-",
+      r.method, r.path, r.status, r.ending, r.slot ? std::to_string(*r.slot) : "-",
       r.reason.empty() ? "-" : r.reason, r.cache_class.empty() ? "-" : r.cache_class, r.prompt,
       r.available, r.predicted, r.reused, r.generated, r.render_ms, r.queue_ms, r.first_byte_ms,
       r.total_ms, r.mismatch ? " mismatch=1" : "", r.fault ? " integrity_fault=1" : "",

@@ -317,7 +317,8 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
   using namespace asio::experimental::awaitable_operators;
   const Time started = std::chrono::steady_clock::now();
   const bool plain = request.target.starts_with('/');  // an absolute form may hold a password
-  RequestReport report{.path = plain ? request.target.substr(0, request.target.find('?')) : "-",
+  RequestReport report{.method = request.method,
+                       .path = plain ? request.target.substr(0, request.target.find('?')) : "-",
                        .ending = "cancelled"};
   struct Teller {
     const Proxy& proxy;

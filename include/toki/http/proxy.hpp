@@ -48,6 +48,7 @@ struct ProxyOptions {
 
 /// What became of one request: everything the log says about it.
 struct RequestReport {
+  std::string_view method;
   std::string_view path;  ///< without the query
   unsigned status = 0;
   std::string_view ending;  ///< completed, refused, failed, cancelled, stalled, passed
