@@ -369,6 +369,9 @@ void Engine::Impl::reset_slots(std::size_t slots, SlotContent content) {
 
 void Engine::Impl::drop_contents(SlotContent content) {
   ++epoch;
+  if (content == SlotContent::empty) {
+    tree.clear();  // the backend's own cache went with its slots, and nothing else keeps what was computed
+  }
   own_cache_trust = 1.0;
   for (std::uint32_t i = 0; i < pool.size(); ++i) {
     pool.fence(i, false);
