@@ -12,6 +12,10 @@ namespace toki::http {
 
 namespace asio = boost::asio;
 
+// llama-server looks for clients that have left only after a second without any other result, and an answer to /slots is one:
+// asking more often would keep an abandoned generation alive.
+constexpr Millis kSlotsInterval{1500};
+
 std::string_view to_string(BackendMonitor::State state) noexcept {
   switch (state) {
     case BackendMonitor::State::down: return "down";
@@ -142,9 +146,11 @@ asio::awaitable<void> BackendMonitor::adopt(bool restarted) {
 
 asio::awaitable<void> BackendMonitor::unfence() {
   const auto fenced = engine_.fenced();
-  if (fenced.empty()) {
+  const auto now = std::chrono::steady_clock::now();
+  if (fenced.empty() || now - asked_slots_ < kSlotsInterval) {
     co_return;
   }
+  asked_slots_ = now;
   const auto working = co_await backend_.async_working();
   for (const std::uint32_t slot : fenced) {
     if (working && slot < working->size() && !(*working)[slot]) {

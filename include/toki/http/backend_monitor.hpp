@@ -76,6 +76,7 @@ class TOKI_EXPORT BackendMonitor {
   std::string identity_;        // of /props and /v1/models: the scope
   std::string props_identity_;  // of /props alone: what each look can compare
   std::string start_marker_;
+  std::chrono::steady_clock::time_point asked_slots_{};
   bool was_away_ = false;
   bool asleep_ = false;
   bool needs_trial_ = false;
