@@ -94,17 +94,14 @@ struct Engine::Impl {
   mutable std::mutex mutex;
   BlockTree tree;
   SlotPool pool{0};
-  std::vector<const Ticket::Impl*>
-      lessee;  // per slot, null when free; only while the ticket is alive
+  std::vector<const Ticket::Impl*> lessee;  // per slot; null when free
   BackendFacts facts;
   std::uint64_t epoch = 0;
-  double own_cache_trust =
-      1.0;                // share of the hoped-for tokens that the backend's own cache delivered
-  double service_ms = 0;  // smoothed time a slot is taken
-  double prefill_ms = 0;  // smoothed time to compute one token; 0: not measured yet
-  bool foreign = true;    // the backend may hold prompts we never saw
-  std::uint64_t longest_answer =
-      0;  // most tokens ever generated: a known prompt may be followed by that many
+  double own_cache_trust = 1.0;  // share of what was hoped for that the backend's cache delivered
+  double service_ms = 0;         // smoothed time a slot is taken
+  double prefill_ms = 0;         // smoothed time to compute one token; 0: not measured yet
+  bool foreign = true;           // the backend may hold prompts we never saw
+  std::uint64_t longest_answer = 0;  // tokens: a known prompt may be followed by that many
   Stats stats;
   std::function<void()> wake;
 
@@ -113,7 +110,7 @@ struct Engine::Impl {
   std::vector<SlotView> view(const Query& query) const;
   Plan choose(const Query& query, std::uint64_t available) const;
   double prefill_rate() const { return prefill_ms > 0 ? prefill_ms : options.prefill_ms_per_token; }
-  bool trusts_own_cache() const { return facts.own_cache && own_cache_trust >= 0.25; }
+  bool trusts_own_cache() const { return facts.own_cache && own_cache_trust >= kMinOwnCacheTrust; }
   void lease(Ticket::Impl& ticket, const Plan& plan);
   void release(Ticket::Impl& ticket);
   void settle_content(Ticket::Impl& ticket, const Outcome& outcome, const Account& account);
@@ -334,7 +331,7 @@ void Engine::Impl::settle_content(Ticket::Impl& ticket, const Outcome& outcome,
         facts.context == 0 || ticket.tokens.size() + outcome.generated_tokens < facts.context;
     const bool exact = one_slot && ticket.tokens_known && ticket.sequences == 1 && fits &&
                        !outcome.truncated && !account.tokenization_mismatch;
-    const bool gentle = outcome.ending == Ending::cancelled;
+    const bool cancelled = outcome.ending == Ending::cancelled;
     if (exact && outcome.ending == Ending::completed) {
       Tokens held = ticket.tokens;
       // The last generated token was sampled but never computed, so the slot does not hold it.
@@ -347,10 +344,10 @@ void Engine::Impl::settle_content(Ticket::Impl& ticket, const Outcome& outcome,
       pool.hold(i, ticket.scope, std::move(held),
                 known > 0 ? 0 : std::max<std::uint64_t>(outcome.generated_tokens, 1) - 1,
                 ticket.common);
-    } else if (exact && gentle && outcome.computed) {
+    } else if (exact && cancelled && outcome.computed) {
       pool.hold(i, ticket.scope, ticket.tokens,
                 std::max<std::uint64_t>(outcome.generated_tokens, 1), ticket.common, true);
-    } else if (exact && gentle && ticket.slot && ticket.common > 0 && !facts.own_cache) {
+    } else if (exact && cancelled && ticket.slot && ticket.common > 0 && !facts.own_cache) {
       // Whether or not the backend had begun, what both had in common is still there.
       ticket.tokens.resize(ticket.common);
       pool.hold(i, ticket.scope, std::move(ticket.tokens), 1, 0, true);
@@ -370,7 +367,7 @@ void Engine::Impl::reset_slots(std::size_t slots, SlotContent content) {
 void Engine::Impl::drop_contents(SlotContent content) {
   ++epoch;
   if (content == SlotContent::empty) {
-    tree.clear();  // the backend's own cache went with its slots, and nothing else keeps what was computed
+    tree.clear();  // its own cache went with its slots, and nothing else keeps what was computed
   }
   own_cache_trust = 1.0;
   for (std::uint32_t i = 0; i < pool.size(); ++i) {

@@ -26,7 +26,6 @@ namespace {
 
 // Below this many tokens the backend's own cache cannot save what its search costs.
 constexpr std::uint64_t kMinOwnCacheGain = 32;
-constexpr double kMinOwnCacheTrust = 0.25;
 // How often two conversations in one slot are expected to take turns.
 constexpr double kTurns = 32;
 

@@ -36,6 +36,9 @@ struct PlanQuery {
   double patience_ms = 0;             // how long it would still wait for a busy slot
 };
 
+// Below this share of what it was hoped to deliver the backend's own cache is not asked any more.
+inline constexpr double kMinOwnCacheTrust = 0.25;
+
 struct PlanWorld {
   std::uint64_t tick = 0;  // of the pool: one a lease
   double prefill_ms_per_token = 1.0;

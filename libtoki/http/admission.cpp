@@ -98,6 +98,7 @@ void Admission::serve_waiters() {
 
 asio::awaitable<Result<Ticket>> Admission::acquire(const Query& query) {
   if (engine_.slots() == 0) {
+    ++unready_;
     co_return Error{Errc::unavailable, "the backend is not ready"};
   }
   Waiter waiter(executor_, query, std::chrono::steady_clock::now(), limits_);
@@ -142,7 +143,7 @@ void Admission::add_to(Stats& stats) const noexcept {
   stats.queue_full_total = full_;
   stats.queue_timeouts_total = timeouts_;
   stats.slot_waits_total = slot_waits_;
-  stats.requests_refused += full_ + timeouts_;
+  stats.requests_refused += full_ + timeouts_ + unready_;
   stats.requests_total += left_;
   stats.requests_cancelled += left_;
 }

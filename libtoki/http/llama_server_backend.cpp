@@ -262,17 +262,18 @@ asio::awaitable<Result<Tokens>> LlamaServerBackend::render_chat(
 }
 
 asio::awaitable<Result<Tokens>> LlamaServerBackend::async_render(PromptSource source) {
+  const Endpoint endpoint = endpoint_of("POST", source.path);
+  if (endpoint == Endpoint::chat) {
+    const std::array<std::string_view, 1> whole{source.body};
+    co_return co_await render_chat(whole, source.authorization);
+  }
   const auto parsed = Body::parse(source.body);
   const Body* body = std::get_if<Body>(&parsed);
   const Error unknown{Errc::unsupported, "the request's prompt has no known form"};
   if (body == nullptr) {
     co_return unknown;
   }
-  switch (endpoint_of("POST", source.path)) {
-    case Endpoint::chat: {
-      const std::array<std::string_view, 1> whole{source.body};
-      co_return co_await render_chat(whole, source.authorization);
-    }
+  switch (endpoint) {
     case Endpoint::responses: {
       auto edits = responses_as_chat(*body);
       if (!edits) {
@@ -315,6 +316,7 @@ asio::awaitable<Result<Tokens>> LlamaServerBackend::async_render(PromptSource so
       joined.append(inner(prefix->value)).append("\"");
       co_return co_await async_tokenize(joined, false, source.authorization);
     }
+    case Endpoint::chat:
     case Endpoint::messages:
     case Endpoint::none: break;
   }

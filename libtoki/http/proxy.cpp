@@ -158,7 +158,6 @@ asio::awaitable<Result<Tokens>> Proxy::Flow::render() {
 }
 
 asio::awaitable<void> Proxy::Flow::refuse(const Error& error) {
-  ++proxy.refused_;
   report.ending = "refused";
   report.error = error.detail;
   HttpError told{.status = 503,
@@ -179,6 +178,7 @@ asio::awaitable<void> Proxy::Flow::run() {
   if (!proxy.monitor_.serving()) {
     const Error away{Errc::unavailable,
                      fmt::format("the backend is {}", to_string(proxy.monitor_.state()))};
+    ++proxy.refused_;
     co_await refuse(away);
     co_return;
   }
@@ -312,6 +312,36 @@ Proxy::Proxy(Upstream& upstream, LlamaServerBackend& backend, BackendMonitor& mo
       options_(options),
       report_(std::move(report)) {}
 
+// Everything that takes no slot: through as it is.
+asio::awaitable<void> Proxy::pass(const ClientRequest& request, AnswerWriter& answer,
+                                  tcp::socket& socket, RequestReport& report) {
+  using namespace asio::experimental::awaitable_operators;
+  ++passed_;
+  const std::array<std::string_view, 1> body{request.body};
+  const RelayRequest relayed{.method = request.method,
+                             .target = request.target,
+                             .fields = request.fields,
+                             .body = body,
+                             .has_body = request.has_body,
+                             .identity = false,
+                             .progress_limit = options_.progress_limit};
+  RelayResult result;
+  const auto ended = co_await (to_its_end(relay(upstream_, relayed, answer, result), answer) ||
+                               client_gone(socket));
+  report.status = result.status;
+  if (ended.index() != 0) {
+    answer.close_after();
+  } else if (std::get<0>(ended)) {
+    report.ending = result.end == RelayResult::End::completed ? "passed" : "failed";
+  }
+  const bool changes_slots =
+      request.method == "POST" &&
+      (request.target.starts_with("/lora-adapters") || request.target.starts_with("/slots/"));
+  if (changes_slots && result.status == 200) {
+    engine_.forget_residency();  // their content was changed, or made with other adapters
+  }
+}
+
 asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& answer,
                                    tcp::socket& socket) {
   using namespace asio::experimental::awaitable_operators;
@@ -337,30 +367,7 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
 
   const Endpoint endpoint = endpoint_of(request.method, request.target);
   if (endpoint == Endpoint::none) {
-    ++passed_;
-    const std::array<std::string_view, 1> body{request.body};
-    const RelayRequest relayed{.method = request.method,
-                               .target = request.target,
-                               .fields = request.fields,
-                               .body = body,
-                               .has_body = request.has_body,
-                               .identity = false,
-                               .progress_limit = options_.progress_limit};
-    RelayResult result;
-    const auto ended = co_await (to_its_end(relay(upstream_, relayed, answer, result), answer) ||
-                                 client_gone(socket));
-    report.status = result.status;
-    if (ended.index() != 0) {
-      answer.close_after();
-    } else if (std::get<0>(ended)) {
-      report.ending = result.end == RelayResult::End::completed ? "passed" : "failed";
-    }
-    const bool changes_slots =
-        request.method == "POST" &&
-        (request.target.starts_with("/lora-adapters") || request.target.starts_with("/slots/"));
-    if (changes_slots && result.status == 200) {
-      engine_.forget_residency();  // their content was changed, or made with other adapters
-    }
+    co_await pass(request, answer, socket, report);
     co_return;
   }
 
@@ -410,7 +417,7 @@ Stats Proxy::stats() const {
   Stats stats = engine_.stats();
   admission_.add_to(stats);
   stats.passthrough_total = passed_;
-  stats.requests_refused = refused_;
+  stats.requests_refused += refused_;
   stats.backend_ready = monitor_.state() == BackendMonitor::State::ready ? 1 : 0;
   return stats;
 }

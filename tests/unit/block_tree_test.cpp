@@ -2,24 +2,13 @@
 
 #include <catch2/catch.hpp>
 
-#include <numeric>
+#include "unit/token_ranges.hpp"
 
 using namespace toki;
 
 namespace {
 
 const Scope kScope({"model"});
-
-Tokens range(Token first, std::size_t count) {
-  Tokens tokens(count);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-Tokens operator+(Tokens a, const Tokens& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 }  // namespace
 

@@ -2,27 +2,17 @@
 
 #include <catch2/catch.hpp>
 
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
+
+#include "unit/token_ranges.hpp"
 
 using namespace toki;
 
 namespace {
 
 const Scope kScope({"model"});
-
-Tokens range(Token first, std::size_t count) {
-  Tokens tokens(count);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-Tokens operator+(Tokens a, const Tokens& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 struct Bench {
   std::chrono::steady_clock::time_point now{};

@@ -76,6 +76,8 @@ class TOKI_EXPORT Proxy {
 
  private:
   struct Flow;
+  boost::asio::awaitable<void> pass(const ClientRequest& request, AnswerWriter& answer,
+                                    boost::asio::ip::tcp::socket& socket, RequestReport& report);
 
   Upstream& upstream_;
   LlamaServerBackend& backend_;
