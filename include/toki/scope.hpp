@@ -24,6 +24,9 @@ class TOKI_EXPORT Scope {
   /// ("org_12345", "") differ.
   Scope(std::initializer_list<std::string_view> parts);
 
+  /// The scope whose bytes() these are, as they were stored.
+  static Scope from_bytes(std::string bytes);
+
   /// Seeds the chain of block keys; equal on every machine and in every run. It only finds:
   /// equality is decided on bytes().
   std::uint64_t seed() const noexcept { return seed_; }

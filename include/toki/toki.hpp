@@ -6,11 +6,16 @@
 #include <toki/backend.hpp>
 #include <toki/block_tree.hpp>
 #include <toki/blocking_driver.hpp>
+#include <toki/embedding.hpp>
 #include <toki/engine.hpp>
+#include <toki/index_store.hpp>
 #include <toki/log.hpp>
+#include <toki/prompt_record.hpp>
 #include <toki/result.hpp>
 #include <toki/scope.hpp>
+#include <toki/similarity_index.hpp>
 #include <toki/slot_pool.hpp>
 #include <toki/stats.hpp>
 #include <toki/token.hpp>
+#include <toki/token_cache.hpp>
 #include <toki/version.hpp>

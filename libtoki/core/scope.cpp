@@ -1,5 +1,7 @@
 #include <toki/scope.hpp>
 
+#include <utility>
+
 #include "core/hash.hpp"
 
 namespace toki {
@@ -11,6 +13,13 @@ Scope::Scope(std::initializer_list<std::string_view> parts) {
     bytes_ += part;
   }
   seed_ = hash_bytes(bytes_.data(), bytes_.size());
+}
+
+Scope Scope::from_bytes(std::string bytes) {
+  Scope scope;
+  scope.bytes_ = std::move(bytes);
+  scope.seed_ = hash_bytes(scope.bytes_.data(), scope.bytes_.size());
+  return scope;
 }
 
 }  // namespace toki

@@ -1,0 +1,62 @@
+// Embeddings: what a prompt is about, as a unit vector. They only nominate known prompts that may
+// share a prefix; token ids decide.
+//
+// Threads:   pure functions.
+// Ownership: results own their values; spans are only looked at during the call.
+// Errors:    none; an empty prompt has the zero vector.
+// Cost:      hash_embedding: some nanoseconds a token. average: one pass over the parts.
+//
+// Two kinds, never compared with each other: `model` comes from an embedding model; `hash` is made
+// from the token ids alone, the same on every machine and in every run, and cannot fail. Feature
+// hashing: K. Weinberger et al., "Feature Hashing for Large Scale Multitask Learning", ICML 2009.
+#pragma once
+
+#include <toki/export.hpp>
+#include <toki/token.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace toki {
+
+enum class EmbeddingKind : std::uint8_t {
+  none,   ///< there is none
+  model,  ///< made by an embedding model
+  hash,   ///< made from token n-grams
+};
+TOKI_EXPORT std::string_view to_string(EmbeddingKind kind) noexcept;
+
+struct Embedding {
+  EmbeddingKind kind = EmbeddingKind::none;
+  std::vector<float> values;  ///< `dimension` of them, length 1
+};
+
+/// The dimension of hash embeddings where no model gives another.
+inline constexpr std::size_t kHashDimension = 384;
+
+/// Feature hashing of the prompt's token n-grams (1 to 3) into `dimension` values.
+TOKI_EXPORT Embedding hash_embedding(TokenSpan tokens, std::size_t dimension = kHashDimension);
+
+/// A part of a prompt that fits the embedding model's context. Units: tokens.
+struct Segment {
+  std::size_t begin = 0;
+  std::size_t count = 0;
+};
+
+/// Cuts `tokens` into segments of at most `window` that overlap by `overlap` (less than `window`);
+/// together they cover everything.
+TOKI_EXPORT std::vector<Segment> embedding_segments(std::size_t tokens, std::size_t window,
+                                                    std::size_t overlap);
+
+/// The mean of the segments' vectors, each weighted by its length in tokens, normalised. Empty when
+/// there are no parts or their dimensions differ.
+TOKI_EXPORT std::vector<float> average(std::span<const std::vector<float>> parts,
+                                       std::span<const std::size_t> lengths);
+
+/// Scales to length 1; a zero or non-finite vector becomes zero.
+TOKI_EXPORT void normalise(std::span<float> values) noexcept;
+
+}  // namespace toki

@@ -1,0 +1,78 @@
+// SimilarityIndex: which known prompts are nearest by cosine. It only nominates; whoever asks
+// compares token ids afterwards.
+//
+// Threads:   concurrent const calls are safe while nobody writes.
+// Ownership: copies the vectors it is given.
+// Errors:    none; a vector of another dimension is a broken precondition.
+// Cost:      scan: one pass over the vectors of the scope, at the memory's speed (int8: a quarter of
+//            the bytes, then float32 for the best). HNSW: some hundred vectors a search, more
+//            memory, and now and then a neighbour missed.
+#pragma once
+
+#include <toki/export.hpp>
+#include <toki/scope.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace toki {
+
+struct Neighbour {
+  std::uint64_t id = 0;
+  float cosine = 0;
+};
+
+class TOKI_EXPORT SimilarityIndex {
+ public:
+  virtual ~SimilarityIndex();
+
+  /// Adds a vector, or replaces the one of that id. It is normalised on the way in. Vectors of
+  /// different scopes are never compared.
+  virtual void put(std::uint64_t id, const Scope& scope, std::span<const float> vector) = 0;
+  virtual bool remove(std::uint64_t id) = 0;
+  virtual void clear() = 0;
+
+  /// The `count` nearest of the scope, best first; ties by id. `query` need not be normalised.
+  virtual std::vector<Neighbour> search(const Scope& scope, std::span<const float> query,
+                                        std::size_t count) const = 0;
+
+  virtual std::size_t dimension() const noexcept = 0;
+  virtual std::size_t size() const noexcept = 0;
+  virtual std::size_t bytes() const noexcept = 0;  ///< memory held for vectors and links
+};
+
+enum class Precision : std::uint8_t {
+  float32,
+  int8,  ///< scanned as int8 (one scale a vector), the best are ranked again in float32
+};
+
+/// Exact scan. Uses the widest SIMD instructions that this CPU has (AVX-512, AVX2, NEON, or none).
+TOKI_EXPORT std::unique_ptr<SimilarityIndex> make_scan_index(std::size_t dimension,
+                                                             Precision precision = Precision::int8);
+
+struct HnswOptions {
+  std::size_t links = 16;           ///< neighbours a vector keeps in each layer (M)
+  std::size_t build_effort = 200;   ///< candidates weighed when one is added (ef_construction)
+  std::size_t search_effort = 128;  ///< candidates weighed in a search (ef), at least the count
+};
+
+/// Approximate search in a navigable small-world graph, by hnswlib (Malkov and Yashunin,
+/// https://arxiv.org/abs/1603.09320), one graph a scope.
+TOKI_EXPORT std::unique_ptr<SimilarityIndex> make_hnsw_index(std::size_t dimension,
+                                                             const HnswOptions& options = {});
+
+/// A nominated prompt with what the ranking needs.
+struct Candidate {
+  std::uint64_t id = 0;
+  float cosine = 0;
+  std::size_t tokens = 0;  ///< length of its token list
+};
+
+/// Keeps the candidates whose cosine is within `band` (0.05: 5 %) of the best one's, the longest
+/// token list first; ties by cosine, then id. Nothing below a cosine of 0 is kept.
+TOKI_EXPORT void keep_band(std::vector<Candidate>& candidates, float band = 0.05F);
+
+}  // namespace toki
