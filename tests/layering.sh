@@ -72,7 +72,7 @@ check() {
     "$include<random>|\\b(s?rand|arc4random|getrandom) ?\\("
   forbid "the core does no input or output" \
     "$include<(fstream|iostream|cstdio|stdio\\.h|filesystem|unistd\\.h|sys/.*)>"
-  but_not '/(engine|block_tree|blocking_driver)\.[ch]pp$'
+  but_not '/(engine_state|block_tree|blocking_driver)\.[ch]pp$'
   forbid "only the engine and the block tree lock" "$include<(mutex|shared_mutex|condition_variable)>"
 
   among tokid examples benchmarks
@@ -112,7 +112,7 @@ self_test() {
     printf '%s\n' "$contract" '#include <boost/asio.hpp>' '#include <toki/a.hpp>' \
       >include/toki/http/b.hpp
     printf '%s\n' '#include <mutex>' '#include <toki/a.hpp>' '#include "core/x.hpp"' \
-      >libtoki/core/engine.cpp
+      >libtoki/core/engine_state.hpp
     printf '%s\n' '#include <simdjson.h>' >libtoki/http/j.cpp
     printf '%s\n' '#include <spdlog/spdlog.h>' '#include "options.hpp"' >tokid/main.cpp
   }
@@ -146,7 +146,7 @@ self_test() {
   plant libtoki/core/x.cpp '#include "http/j.hpp"'
   plant libtoki/core/x.cpp '#include <thread>'
   plant libtoki/core/x.cpp '#include <mutex>'
-  plant libtoki/core/engine.cpp 'auto t = std::chrono::steady_clock::now();'
+  plant libtoki/core/engine_state.hpp 'auto t = std::chrono::steady_clock::now();'
   plant libtoki/core/x.cpp '#include <random>'
   plant libtoki/core/x.cpp '#include <fstream>'
   plant libtoki/core/x.cpp '#include <iostream>'

@@ -1,0 +1,122 @@
+// What the engine and its tickets hold. Everything here is read and written under the engine's
+// mutex, but for what a ticket's owner alone looks at.
+#pragma once
+
+#include <toki/engine.hpp>
+
+#include <mutex>
+
+#include "core/known_prompts.hpp"
+#include "core/planner.hpp"
+
+namespace toki {
+
+inline double milliseconds(std::chrono::steady_clock::duration time) {
+  return std::chrono::duration<double, std::milli>(time).count();
+}
+
+inline CacheClass class_of(bool bypass, std::uint64_t predicted, std::uint64_t min_hit) {
+  return bypass                 ? CacheClass::bypass
+         : predicted >= min_hit ? CacheClass::hit
+         : predicted > 0        ? CacheClass::soft_hit
+                                : CacheClass::miss;
+}
+
+struct Ticket::Impl {
+  std::shared_ptr<Engine::Impl> engine;
+  std::uint64_t epoch = 0;  // of the backend's contents; an older ticket records nothing
+  Scope scope;
+  Tokens tokens;
+  bool tokens_known = false;
+  bool surrogate = false;
+  std::optional<Reason> bypass;
+  Reason reason = Reason::displaced;
+  Source source = Source::none;
+  Embedding embedding;                // a model's, for the record
+  std::optional<std::uint32_t> slot;  // pinned
+  std::vector<std::uint32_t>
+      claimed;  // leased slots: the pinned one, or those the backend may choose from
+  bool settled = false;
+  bool sent = false;
+  bool may_reuse = true;
+  std::uint32_t sequences = 1;
+  std::uint64_t common = 0;        // tokens that prompt and slot shared before
+  std::uint64_t common_limit = 0;  // most that they can have shared
+  std::uint64_t predicted = 0;
+  std::uint64_t available = 0;
+  std::uint64_t computed = 0;      // tokens that the backend computed since its start
+  std::uint64_t similar_gain = 0;  // tokens that step 3 found and step 2 had not
+  bool searched_similar = false;
+  std::uint64_t min_hit = 10;
+  std::vector<Step> steps;
+  std::chrono::steady_clock::time_point started;
+};
+
+// What the search (steps 2 to 4) found of a prompt.
+struct Found {
+  std::uint64_t available = 0;
+  std::uint64_t computed = 0;  // by the backend, since its start
+  std::uint64_t similar_gain = 0;
+  bool searched_similar = false;
+};
+
+struct Engine::Impl {
+  EngineOptions options;
+  Clock clock;
+  WallClock wall;
+
+  mutable std::mutex mutex;
+  BlockTree tree;
+  bool tree_overflowed = false;  // it had to forget something
+  KnownPrompts known;
+  std::uint64_t next_prompt = 0;
+  SlotPool pool{0};
+  std::vector<const Ticket::Impl*> lessee;  // per slot; null when free
+  BackendFacts facts;
+  std::uint64_t epoch = 0;
+  double own_cache_trust = 1.0;  // share of what was hoped for that the backend's cache delivered
+  double service_ms = 0;         // smoothed time a slot is taken
+  double prefill_ms = 0;         // smoothed time to compute one token; 0: not measured yet
+  bool foreign = true;           // the backend may hold prompts we never saw
+  std::uint64_t longest_answer = 0;  // tokens: a known prompt may be followed by that many
+  Stats stats;
+  std::function<void()> wake;
+  std::function<void(PromptChange)> tell;
+
+  // Numbers of prompts begin with the time, so that they are not used twice across restarts.
+  Impl(const EngineOptions& o, Clock c, WallClock w)
+      : options(o),
+        clock(std::move(c)),
+        wall(std::move(w)),
+        tree(o.tree),
+        known({.prompts = o.max_prompts, .bytes = o.max_prompt_bytes}),
+        next_prompt(static_cast<std::uint64_t>(now_ms()) * 1024 + 1) {}
+
+  std::int64_t now_ms() const { return wall ? wall() : 0; }
+  bool good(std::uint64_t common, TokenSpan tokens) const {
+    return static_cast<double>(common) >= options.good_match * static_cast<double>(tokens.size());
+  }
+  Found search(const Query& query) const;
+  Source source(std::uint64_t predicted, const Found& found) const;
+  std::vector<SlotView> view(const Query& query) const;
+  Plan choose(const Query& query, const Found& found) const;
+  std::vector<PromptChange> remember(const Ticket::Impl& ticket, const Embedding& hash);
+  double prefill_rate() const { return prefill_ms > 0 ? prefill_ms : options.prefill_ms_per_token; }
+  bool trusts_own_cache() const { return facts.own_cache && own_cache_trust >= kMinOwnCacheTrust; }
+  void lease(Ticket::Impl& ticket, const Plan& plan);
+  void release(Ticket::Impl& ticket);
+  void settle_content(Ticket::Impl& ticket, const Outcome& outcome, const Account& account);
+  Account account(const Ticket::Impl& ticket, const Outcome& outcome);
+  void count(const Ticket::Impl& ticket, const Outcome& outcome, const Account& account);
+  void measure(const Ticket::Impl& ticket, const Outcome& outcome);
+  bool impossible(const Ticket::Impl& ticket, std::uint64_t cached) const;
+  void drop_contents(SlotContent content);
+  void reset_slots(std::size_t slots, SlotContent content);
+  void notify() {
+    if (wake) {
+      wake();
+    }
+  }
+};
+
+}  // namespace toki

@@ -1,0 +1,402 @@
+// The books. A ticket leases slots from begin() to its end; what a slot holds afterwards follows
+// from how the request ended (settle_content), and is never more than is certain:
+//
+//   completed         the prompt, then what was generated (ids if we were told, else a tail)
+//   refused           what it held before: the backend did not work on the prompt
+//   cancelled         the prompt if its answer had begun, else what prompt and content shared
+//   failed, stalled   unknown
+#include <algorithm>
+#include <utility>
+
+#include "core/engine_state.hpp"
+
+namespace toki {
+namespace {
+
+constexpr double kSmoothing = 0.3;  // weight of the newest measurement
+constexpr std::uint64_t kMinMeasuredTokens =
+    16;  // fewer computed tokens say nothing about the prefill rate
+
+void smooth(double& mean, double value) {
+  mean = mean <= 0 ? value : mean + kSmoothing * (value - mean);
+}
+
+}  // namespace
+
+// A pinned ticket leases its slot. One that leaves the choice to the backend leases every idle slot
+// until it is known which it got; where slots do not matter anyway (pinning off), any will do for
+// counting.
+void Engine::Impl::lease(Ticket::Impl& ticket, const Plan& plan) {
+  std::size_t wanted = pool.size();
+  if (plan.action == Plan::Action::run) {
+    ticket.slot = plan.slot;
+    ticket.claimed = {plan.slot};
+    ticket.settled = true;
+    ticket.common = pool.common(plan.slot, ticket.scope, ticket.tokens);
+    ticket.common_limit = pool.common_limit(plan.slot, ticket.scope, ticket.tokens);
+    if (pool[plan.slot].erase_first) {
+      ticket.steps.push_back({.kind = Step::Kind::erase, .slot = {.index = plan.slot}});
+    }
+    wanted = 0;
+  } else if (!facts.pinning) {
+    wanted = std::min<std::size_t>(ticket.sequences, pool.size());
+    ticket.settled = true;
+  }
+  for (std::uint32_t i = 0; i < pool.size() && ticket.claimed.size() < wanted; ++i) {
+    if (!pool[i].leased && !pool[i].fenced) {
+      ticket.claimed.push_back(i);
+    }
+  }
+  for (const std::uint32_t i : ticket.claimed) {
+    pool.lease(i, ticket.started);
+    lessee[i] = &ticket;
+  }
+}
+
+void Engine::Impl::release(Ticket::Impl& ticket) {
+  for (const std::uint32_t i : ticket.claimed) {
+    if (i < lessee.size() && lessee[i] == &ticket) {
+      lessee[i] = nullptr;
+      pool.release(i);
+    }
+  }
+  ticket.claimed.clear();
+}
+
+// More reuse than any prompt we know of allows. A known prompt may be followed by what was
+// generated after it.
+bool Engine::Impl::impossible(const Ticket::Impl& ticket, std::uint64_t cached) const {
+  if (!ticket.tokens_known || ticket.surrogate) {
+    return false;
+  }
+  if (cached > ticket.tokens.size()) {
+    return true;
+  }
+  if (ticket.slot && cached <= ticket.common_limit) {
+    return false;
+  }
+  if (ticket.slot && !facts.own_cache) {
+    return true;
+  }
+  return !foreign && cached > known.computed(ticket.scope, ticket.tokens) + longest_answer;
+}
+
+Account Engine::Impl::account(const Ticket::Impl& ticket, const Outcome& outcome) {
+  Account result{.predicted = ticket.predicted};
+  result.reused = outcome.cached_tokens.value_or(0);
+  if (ticket.bypass) {
+    result.cache_class = CacheClass::bypass;
+  } else if (outcome.cached_tokens) {
+    result.cache_class = result.reused >= options.min_reuse_for_hit ? CacheClass::hit
+                         : result.reused > 0                        ? CacheClass::soft_hit
+                                                                    : CacheClass::miss;
+  }
+  if (outcome.ending == Ending::completed) {
+    result.tokenization_mismatch = ticket.tokens_known && !ticket.surrogate &&
+                                   outcome.prompt_tokens &&
+                                   *outcome.prompt_tokens != ticket.tokens.size();
+    result.integrity_fault = outcome.cached_tokens && impossible(ticket, *outcome.cached_tokens);
+  }
+  return result;
+}
+
+void Engine::Impl::count(const Ticket::Impl& ticket, const Outcome& outcome,
+                         const Account& account) {
+  ++stats.requests_total;
+  if (outcome.ending == Ending::cancelled) {
+    ++stats.requests_cancelled;
+    return;
+  }
+  if (outcome.ending != Ending::completed) {
+    ++stats.requests_failed;
+    stats.progress_timeouts_total += outcome.ending == Ending::stalled ? 1 : 0;
+    return;
+  }
+  ++stats.requests_completed;
+  switch (account.cache_class) {
+    case CacheClass::hit: ++stats.class_hit; break;
+    case CacheClass::soft_hit: ++stats.class_soft_hit; break;
+    case CacheClass::miss: ++stats.class_miss; break;
+    case CacheClass::bypass: ++stats.class_bypass; break;
+    case CacheClass::unreported: ++stats.class_unreported; break;
+  }
+  if (account.cache_class == CacheClass::hit || account.cache_class == CacheClass::soft_hit) {
+    switch (ticket.source) {
+      case Source::none: ++stats.source_none; break;
+      case Source::slot: ++stats.source_slot; break;
+      case Source::tree: ++stats.source_tree; break;
+      case Source::similar: ++stats.source_similar; break;
+    }
+  }
+  stats.similar_searches_total += ticket.searched_similar ? 1 : 0;
+  stats.similar_gained_tokens_total += ticket.similar_gain;
+  const std::uint64_t prompt = outcome.prompt_tokens.value_or(ticket.tokens.size());
+  stats.prompt_tokens_total += prompt;
+  stats.available_tokens_total += ticket.available;
+  stats.predicted_tokens_total += ticket.predicted;
+  stats.tokenization_mismatch_total += account.tokenization_mismatch ? 1 : 0;
+  stats.integrity_faults_total += account.integrity_fault ? 1 : 0;
+  if (outcome.cached_tokens && !account.integrity_fault) {
+    stats.reused_tokens_total += account.reused;
+    stats.computed_tokens_total += prompt - std::min(prompt, account.reused);
+    stats.saved_ms_total += static_cast<double>(account.reused) * prefill_rate();
+  }
+}
+
+void Engine::Impl::measure(const Ticket::Impl& ticket, const Outcome& outcome) {
+  if (outcome.ending != Ending::completed) {
+    return;
+  }
+  smooth(service_ms, milliseconds(clock() - ticket.started));
+  longest_answer = std::max(longest_answer, outcome.generated_tokens);
+  const std::uint64_t cached = outcome.cached_tokens.value_or(0);
+  const std::uint64_t prompt = outcome.prompt_tokens.value_or(0);
+  if (outcome.prompt_ms > 0 && prompt >= cached + kMinMeasuredTokens) {
+    smooth(prefill_ms, outcome.prompt_ms / static_cast<double>(prompt - cached));
+  }
+  if (ticket.reason == Reason::backend_cache && outcome.cached_tokens && ticket.computed > 0) {
+    const double share = static_cast<double>(cached) / static_cast<double>(ticket.computed);
+    own_cache_trust += 0.5 * (std::min(share, 1.0) - own_cache_trust);
+  }
+}
+
+void Engine::Impl::settle_content(Ticket::Impl& ticket, const Outcome& outcome,
+                                  const Account& account) {
+  const bool one_slot = ticket.settled && ticket.claimed.size() == 1 && facts.pinning;
+  for (const std::uint32_t i : ticket.claimed) {
+    if (i >= pool.size() || lessee[i] != &ticket) {
+      continue;
+    }
+    if (account.integrity_fault) {
+      pool.erase_before_use(i);
+      continue;
+    }
+    if (outcome.ending == Ending::refused && (ticket.slot || !ticket.settled)) {
+      continue;  // nothing was seen to work on it
+    }
+    const bool fits =
+        facts.context == 0 || ticket.tokens.size() + outcome.generated_tokens < facts.context;
+    const bool exact = one_slot && ticket.tokens_known && ticket.sequences == 1 && fits &&
+                       !outcome.truncated && !account.tokenization_mismatch;
+    const bool cancelled = outcome.ending == Ending::cancelled;
+    if (exact && outcome.ending == Ending::completed) {
+      Tokens held = ticket.tokens;
+      // The last generated token was sampled but never computed, so the slot does not hold it.
+      const std::size_t told =
+          outcome.generated.size() == outcome.generated_tokens && !outcome.generated.empty()
+              ? outcome.generated.size() - 1
+              : 0;
+      held.insert(held.end(), outcome.generated.begin(),
+                  outcome.generated.begin() + static_cast<std::ptrdiff_t>(told));
+      pool.hold(i, ticket.scope, std::move(held),
+                told > 0 ? 0 : std::max<std::uint64_t>(outcome.generated_tokens, 1) - 1,
+                ticket.common);
+    } else if (exact && cancelled && outcome.computed) {
+      pool.hold(i, ticket.scope, ticket.tokens,
+                std::max<std::uint64_t>(outcome.generated_tokens, 1), ticket.common, true);
+    } else if (exact && cancelled && ticket.slot && ticket.common > 0 && !facts.own_cache) {
+      // Whether or not the backend had begun, what both had in common is still there.
+      ticket.tokens.resize(ticket.common);
+      pool.hold(i, ticket.scope, std::move(ticket.tokens), 1, 0, true);
+    } else {
+      pool.set_unknown(i);
+      foreign = true;
+    }
+  }
+}
+
+// What a completed request leaves behind, for the tree, the known prompts and whoever keeps them.
+std::vector<PromptChange> Engine::Impl::remember(const Ticket::Impl& ticket,
+                                                 const Embedding& hash) {
+  tree.insert(ticket.scope, ticket.tokens);
+  tree_overflowed = tree_overflowed || tree.blocks() >= tree.capacity();
+  const Embedding* model =
+      ticket.embedding.kind == EmbeddingKind::model ? &ticket.embedding : nullptr;
+  const auto done = known.remember(next_prompt, ticket.scope, ticket.tokens, hash, model, now_ms());
+  std::vector<PromptChange> changes;
+  if (done.prompt != nullptr) {
+    next_prompt += done.prompt->id == next_prompt ? 1 : 0;
+    PromptChange change{.kind = PromptChange::Kind::used, .prompt = {}};
+    if (tell && done.is_new) {
+      change = {.kind = PromptChange::Kind::put, .prompt = *done.prompt};
+    }
+    change.prompt.id = done.prompt->id;
+    change.prompt.use = done.prompt->use;
+    change.prompt.last_used_ms = done.prompt->last_used_ms;
+    changes.push_back(std::move(change));
+  }
+  for (const std::uint64_t id : done.evicted) {
+    foreign = true;  // the backend's own cache may hold what is forgotten here
+    changes.push_back({.kind = PromptChange::Kind::removed, .prompt = {.id = id}});
+  }
+  return changes;
+}
+
+Ticket::Ticket(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+Ticket::Ticket(Ticket&&) noexcept = default;
+Ticket& Ticket::operator=(Ticket&& other) noexcept {
+  if (this != &other) {
+    if (impl_ != nullptr) {
+      std::move(*this).finish({.ending = Ending::cancelled});
+    }
+    impl_ = std::move(other.impl_);
+  }
+  return *this;
+}
+
+Ticket::~Ticket() {
+  if (impl_ != nullptr) {
+    std::move(*this).finish({.ending = Ending::cancelled});
+  }
+}
+
+std::optional<SlotId> Ticket::slot() const noexcept {
+  return impl_->slot ? std::optional(SlotId{.index = *impl_->slot}) : std::nullopt;
+}
+std::uint64_t Ticket::predicted() const noexcept {
+  return impl_->predicted;
+}
+std::uint64_t Ticket::available() const noexcept {
+  return impl_->available;
+}
+Reason Ticket::reason() const noexcept {
+  return impl_->reason;
+}
+bool Ticket::may_reuse() const noexcept {
+  return impl_->may_reuse;
+}
+Source Ticket::source() const noexcept {
+  return impl_->source;
+}
+std::span<const Step> Ticket::steps() const noexcept {
+  return impl_->steps;
+}
+bool Ticket::current() const noexcept {
+  const std::lock_guard lock(impl_->engine->mutex);
+  return impl_->epoch == impl_->engine->epoch;
+}
+bool Ticket::settled() const noexcept {
+  return impl_->settled;
+}
+
+std::size_t Ticket::claimed_among(std::span<const std::uint32_t> slots) const noexcept {
+  return static_cast<std::size_t>(
+      std::count_if(slots.begin(), slots.end(), [&](std::uint32_t slot) {
+        return std::find(impl_->claimed.begin(), impl_->claimed.end(), slot) !=
+               impl_->claimed.end();
+      }));
+}
+
+CacheClass Ticket::predicted_class() const noexcept {
+  return class_of(impl_->bypass.has_value(), impl_->predicted, impl_->min_hit);
+}
+
+void Ticket::step_done(std::size_t index, const Status& status) {
+  TOKI_CHECK(index < impl_->steps.size());
+  const std::lock_guard lock(impl_->engine->mutex);
+  const std::uint32_t slot = impl_->steps[index].slot.index;
+  if (slot >= impl_->engine->pool.size() || impl_->epoch != impl_->engine->epoch) {
+    return;
+  }
+  if (status) {
+    impl_->engine->pool.set_empty(slot);
+  } else {
+    impl_->may_reuse = false;  // it could not be erased, so it must be computed over
+  }
+}
+
+void Ticket::sent() noexcept {
+  const std::lock_guard lock(impl_->engine->mutex);
+  impl_->sent = true;
+  impl_->engine->foreign = impl_->engine->foreign || !impl_->tokens_known || impl_->surrogate;
+}
+
+void Ticket::settle(std::span<const std::uint32_t> in_use) {
+  {
+    const std::lock_guard lock(impl_->engine->mutex);
+    if (impl_->settled || in_use.empty() || impl_->epoch != impl_->engine->epoch) {
+      return;
+    }
+    const auto working = [&](std::uint32_t slot) {
+      return std::find(in_use.begin(), in_use.end(), slot) != in_use.end();
+    };
+    if (std::none_of(impl_->claimed.begin(), impl_->claimed.end(), working)) {
+      return;
+    }
+    for (const std::uint32_t slot : impl_->claimed) {
+      if (!working(slot)) {
+        impl_->engine->lessee[slot] = nullptr;
+        impl_->engine->pool.release(slot);
+      }
+    }
+    std::erase_if(impl_->claimed, [&](std::uint32_t slot) { return !working(slot); });
+    impl_->settled = true;
+  }
+  impl_->engine->notify();
+}
+
+Account Ticket::finish(const Outcome& outcome) && {
+  const auto ticket = std::move(impl_);
+  TOKI_CHECK(ticket != nullptr);
+  const auto engine = ticket->engine;
+  Account account;
+  std::vector<PromptChange> changes;
+  std::function<void(PromptChange)> tell;
+  const bool whole = outcome.ending == Ending::completed && ticket->tokens_known;
+  const Embedding hash = whole ? hash_embedding(ticket->tokens) : Embedding{};
+  {
+    const std::lock_guard lock(engine->mutex);
+    account = engine->account(*ticket, outcome);
+    engine->count(*ticket, outcome, account);
+    const bool current = ticket->epoch == engine->epoch;
+    if (current && ticket->sent) {
+      engine->measure(*ticket, outcome);
+      engine->settle_content(*ticket, outcome, account);
+      if (whole && !account.tokenization_mismatch && !account.integrity_fault) {
+        changes = engine->remember(*ticket, hash);
+        const PromptRecord* kept = engine->known.find(changes.empty() ? 0 : changes[0].prompt.id);
+        account.prompt = kept == nullptr ? 0 : kept->id;
+        account.wants_embedding = kept != nullptr && kept->embedding.kind != EmbeddingKind::model;
+        tell = engine->tell;
+      }
+      if (outcome.ending == Ending::stalled) {  // of several it may be in, none is to be trusted
+        for (const std::uint32_t slot : ticket->claimed) {
+          engine->pool.fence(slot, true);
+        }
+      }
+    } else if (!current && ticket->sent) {
+      for (const std::uint32_t slot : ticket->claimed) {
+        if (slot < engine->pool.size() && engine->lessee[slot] == ticket.get()) {
+          engine->pool.set_unknown(slot);
+        }
+      }
+    }
+    engine->release(*ticket);
+  }
+  engine->notify();
+  for (PromptChange& change : changes) {
+    if (tell) {
+      tell(std::move(change));
+    }
+  }
+  return account;
+}
+
+void Ticket::dismiss(std::span<const std::uint32_t> touched, SlotContent content) && {
+  const auto ticket = std::move(impl_);
+  TOKI_CHECK(ticket != nullptr);
+  const auto engine = ticket->engine;
+  {
+    const std::lock_guard lock(engine->mutex);
+    for (const std::uint32_t slot : touched) {
+      if (slot < engine->pool.size() && engine->lessee[slot] == ticket.get()) {
+        content == SlotContent::empty ? engine->pool.set_empty(slot)
+                                      : engine->pool.set_unknown(slot);
+      }
+    }
+    engine->release(*ticket);
+  }
+  engine->notify();
+}
+
+}  // namespace toki
