@@ -54,6 +54,8 @@ enum class Reason : std::uint8_t {
   slot_prefix,         ///< the slot holds a prefix of it
   empty_slot,          ///< nothing known helps; an empty slot takes it
   displaced,           ///< nothing known helps; the slot whose content is worth least takes it
+  restored,            ///< a stored prefix of it was put into the slot
+  copied,              ///< what another slot holds of it was put into the slot
   backend_cache,       ///< no slot holds the known prefix, the backend's own cache may: it chooses
   requested_slot,      ///< the client named the slot
   pinning_off,         ///< the backend does not keep pinned slots, so it chooses

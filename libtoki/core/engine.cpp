@@ -18,6 +18,8 @@ std::string_view to_string(Reason value) noexcept {
     case Reason::slot_prefix: return "slot_prefix";
     case Reason::empty_slot: return "empty_slot";
     case Reason::displaced: return "displaced";
+    case Reason::restored: return "restored";
+    case Reason::copied: return "copied";
     case Reason::backend_cache: return "backend_cache";
     case Reason::requested_slot: return "requested_slot";
     case Reason::pinning_off: return "pinning_off";

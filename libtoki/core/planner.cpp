@@ -1,9 +1,17 @@
-// Costs are milliseconds of prefill:
+// Costs are milliseconds. For every idle slot s, with what it can begin with (its own content, a
+// stored prefix restored into it, or a copy of what another idle slot holds):
 //
-//   run in slot s      (prompt - common(s)) * rate  +  chance(s) * lost(s) * rate
+//   run in s           get + (prompt - had) * rate + chance(s) * turns(s) * back(s)
+//     get              0, restore(tokens), or save(other slot) + restore(tokens)
+//     had              tokens that need no prefill then
+//     back(s)          what it costs to have its present content again: compute what is lost of it,
+//                      or restore the stored part and compute the rest
+//     save first       where it pays: back(s) becomes restore(held), for save(held), which every
+//                      busy slot waits for as well
 //   wait for busy s    the same plus the expected wait, within the caller's patience; without
 //                      experience what it has waited so far, so it never costs more than twice the
-//                      better choice
+//                      better choice. For one that computes a prefix of the prompt now, to be
+//                      stored for others: until it is.
 //   leave to backend   (prompt - trust * available) * rate, while the backend's own cache has
 //                      earned trust
 //
@@ -11,11 +19,11 @@
 // with the number of leases since, so that cold and short contents go first and a small side request
 // never displaces a long conversation while something worth less is there.
 //
-// lost(s) is what s holds beyond the common prefix. Nothing, when the prompt goes on from all that
-// is known to be there (the rest is its own last answer), or holds the end of it again further on
-// (the same conversation with a word changed early on, such as the time). As it is, when they part
-// within the last turn: somebody edited it or asks again. Else it is another conversation, which
-// pays for its loss each time the two take turns: kTurns times. Ties go to the coldest slot.
+// turns(s): nothing is lost when the prompt goes on from all that is known to be there (the rest is
+// its own last answer), or holds the end of it again further on (the same conversation with a word
+// changed early on, such as the time). Once, when they part within the last turn: somebody edited
+// it or asks again. Else it is another conversation, which pays for its loss each time the two take
+// turns: kTurns times. Ties go to the coldest slot.
 #include "core/planner.hpp"
 
 #include <algorithm>
@@ -24,10 +32,26 @@
 namespace toki {
 namespace {
 
-// Below this many tokens the backend's own cache cannot save what its search costs.
-constexpr std::uint64_t kMinOwnCacheGain = 32;
+constexpr double kNever = std::numeric_limits<double>::infinity();
+// Below this many tokens neither the backend's own cache nor a restore can save what it costs.
+constexpr std::uint64_t kMinGain = 32;
 // How often two conversations in one slot are expected to take turns.
 constexpr double kTurns = 32;
+
+// Where a prompt's beginning can be had from, beside the slot's own content.
+struct Origin {
+  std::uint64_t tokens = 0;
+  double ms = 0;
+  std::optional<std::uint32_t> copied;  // from this slot, which is saved for it
+};
+
+struct Option {
+  const SlotView* slot = nullptr;
+  double ms = kNever;
+  std::uint64_t had = 0;
+  const Origin* origin = nullptr;
+  bool save = false;
+};
 
 double chance_of_reuse(const SlotView& slot, const PlanWorld& world, std::size_t slots) {
   const auto age = static_cast<double>(world.tick - std::min(slot.last_used, world.tick));
@@ -39,88 +63,183 @@ std::uint64_t reusable(std::uint64_t common, const PlanQuery& query) {
   return query.reuse && query.prompt > 0 ? std::min(common, query.prompt - 1) : 0;
 }
 
-double lost(const SlotView& slot, const PlanQuery& query) {
+double prefill(std::uint64_t tokens, const PlanWorld& world) {
+  return world.prefill_ms_per_token * static_cast<double>(tokens);
+}
+
+double turns(const SlotView& slot, const PlanQuery& query) {
   const std::uint64_t common = query.reuse ? slot.common : 0;
-  const auto beyond = static_cast<double>(slot.held - std::min(common, slot.held));
   if (slot.known > 0 && (common >= slot.known || (query.reuse && slot.superseded))) {
     return 0;
   }
-  const bool same_turn = slot.turn_start > 0 && common >= slot.turn_start;
-  return same_turn ? beyond : beyond * kTurns;
+  return slot.turn_start > 0 && common >= slot.turn_start ? 1 : kTurns;
 }
 
-double cost_of(const SlotView& slot, const PlanQuery& query, const PlanWorld& world,
-               std::size_t slots) {
-  const auto compute = static_cast<double>(query.prompt - reusable(slot.common, query));
-  return world.prefill_ms_per_token *
-         (compute + chance_of_reuse(slot, world, slots) * lost(slot, query));
+// To have the slot's content again when `kept` of it stay and `stored` are on disk.
+double back(const SlotView& slot, std::uint64_t kept, std::uint64_t stored,
+            const PlanWorld& world) {
+  const double compute = prefill(slot.held - std::min(kept, slot.held), world);
+  if (stored <= kept) {
+    return compute;
+  }
+  const std::uint64_t rest = slot.held - std::min(stored, slot.held);
+  return std::min(compute, world.restore.of(stored) + prefill(rest, world));
 }
 
-Reason reason_for(const SlotView& slot, const PlanQuery& query) {
+double saving(const SlotView& slot, const PlanWorld& world, std::size_t busy) {
+  return world.save.of(slot.held) * static_cast<double>(1 + busy);
+}
+
+// The cheapest way to run in `slot` when the prompt's first `had` tokens are there.
+Option take_over(const SlotView& slot, std::uint64_t had, const PlanQuery& query,
+                 const PlanWorld& world, std::size_t slots, std::size_t busy) {
+  const std::uint64_t kept = query.reuse ? slot.common : 0;
+  const double weight = chance_of_reuse(slot, world, slots) * turns(slot, query);
+  const double compute = prefill(query.prompt - had, world);
+  Option option{.slot = &slot, .had = had};
+  option.ms = compute + weight * back(slot, kept, slot.stored, world);
+  if (world.saves && slot.known > 0 && slot.held > slot.stored && weight > 0) {
+    const double saved =
+        compute + saving(slot, world, busy) + weight * back(slot, kept, slot.held, world);
+    if (saved < option.ms) {
+      option.ms = saved;
+      option.save = true;
+    }
+  }
+  return option;
+}
+
+// The best place outside of the slot itself to take the prompt's beginning from.
+Origin best_origin(std::span<const SlotView> slots, const PlanQuery& query, const PlanWorld& world,
+                   std::size_t busy) {
+  if (!world.saves) {
+    return {};
+  }
+  Origin best{.tokens = reusable(query.stored, query)};
+  best.ms = world.restore.of(best.tokens);
+  for (const SlotView& slot : slots) {
+    const std::uint64_t tokens = reusable(slot.common, query);
+    if (!world.copies || !slot.idle || tokens < best.tokens + kMinGain) {
+      continue;
+    }
+    const double ms = saving(slot, world, busy) + world.restore.of(tokens);
+    if (ms - best.ms < prefill(tokens - best.tokens, world)) {
+      best = {.tokens = tokens, .ms = ms, .copied = slot.index};
+    }
+  }
+  return best;
+}
+
+Reason reason_for(const Option& option, const PlanQuery& query) {
   if (query.slot) {
     return Reason::requested_slot;
   }
   if (!query.reuse) {
     return Reason::cache_prompt_false;
   }
-  if (slot.common > 0) {
+  if (option.origin != nullptr) {
+    return option.origin->copied ? Reason::copied : Reason::restored;
+  }
+  if (option.slot->common > 0) {
     return Reason::slot_prefix;
   }
-  return slot.empty ? Reason::empty_slot : Reason::displaced;
+  return option.slot->empty ? Reason::empty_slot : Reason::displaced;
 }
 
-double wait_cost(const SlotView& slot, const PlanQuery& query) {
-  const double wait = slot.remaining_ms < 0 ? query.waited_ms : slot.remaining_ms;
-  const bool fits = query.patience_ms > 0 && (slot.remaining_ms < 0 || wait <= query.patience_ms);
-  return fits ? wait : std::numeric_limits<double>::infinity();
+bool better(const Option& a, const Option& b) {
+  return a.ms < b.ms ||
+         (a.ms == b.ms && b.slot != nullptr && a.slot->last_used < b.slot->last_used);
+}
+
+// The cheapest idle slot, with its own content or with `origin`.
+Option best_idle(std::span<const SlotView> slots, const Origin& origin, const PlanQuery& query,
+                 const PlanWorld& world, std::size_t busy) {
+  Option best;
+  for (const SlotView& slot : slots) {
+    if (!slot.idle || slot.barred || (query.slot && slot.index != *query.slot)) {
+      continue;
+    }
+    const std::uint64_t own = reusable(slot.common, query);
+    const Option as_it_is = take_over(slot, own, query, world, slots.size(), busy);
+    best = better(as_it_is, best) ? as_it_is : best;
+    if (origin.tokens < own + kMinGain || origin.copied == slot.index) {
+      continue;
+    }
+    Option filled = take_over(slot, origin.tokens, query, world, slots.size(), busy);
+    filled.ms += origin.ms;
+    filled.origin = &origin;
+    best = better(filled, best) ? filled : best;
+  }
+  return best;
+}
+
+double wait_cost(double expected_ms, const PlanQuery& query) {
+  const double wait = expected_ms < 0 ? query.waited_ms : expected_ms;
+  const bool fits = query.patience_ms > 0 && (expected_ms < 0 || wait <= query.patience_ms);
+  return fits ? wait : kNever;
+}
+
+// The cheapest of waiting for a busy slot, or for what it computes to be stored.
+double best_wait(std::span<const SlotView> slots, const PlanQuery& query, const PlanWorld& world,
+                 std::size_t busy) {
+  double best = kNever;
+  for (const SlotView& slot : slots) {
+    if (!slot.busy || slot.barred) {
+      continue;
+    }
+    const std::uint64_t had = reusable(slot.common, query);
+    const Option option = take_over(slot, had, query, world, slots.size(), busy);
+    best = std::min(best, option.ms + wait_cost(slot.remaining_ms, query));
+    if (world.saves && slot.lead_ms >= 0) {
+      best = std::min(best, wait_cost(slot.lead_ms, query) + world.restore.of(had) +
+                                prefill(query.prompt - had, world));
+    }
+  }
+  return best;
 }
 
 }  // namespace
 
+bool worth_saving(const SlotView& slot, const PlanWorld& world) {
+  return world.saves && slot.idle && slot.known > 0 && slot.held >= slot.stored + kMinGain &&
+         world.save.of(slot.held) < prefill(slot.held - slot.stored, world);
+}
+
 Plan plan(std::span<const SlotView> slots, const PlanQuery& query, const PlanWorld& world) {
-  const auto idle = std::count_if(slots.begin(), slots.end(), [](const auto& s) { return s.idle; });
+  const auto count = [&](auto what) {
+    return static_cast<std::size_t>(std::count_if(slots.begin(), slots.end(), what));
+  };
+  const std::size_t idle = count([](const SlotView& s) { return s.idle; });
   if (query.leave_to_backend) {
     return {.action = idle > 0 ? Plan::Action::leave_to_backend : Plan::Action::wait};
   }
-  const SlotView* best = nullptr;
-  double best_cost = std::numeric_limits<double>::infinity();
-  std::uint64_t best_common = 0;  // over all slots, busy ones too
-  for (const SlotView& slot : slots) {
-    if (query.slot && slot.index != *query.slot) {
-      continue;
-    }
-    best_common = std::max(best_common, reusable(slot.common, query));
-    double cost = cost_of(slot, query, world, slots.size());
-    if (!slot.idle) {
-      if (!slot.busy || idle == 0 || query.slot) {
-        continue;
-      }
-      cost += wait_cost(slot, query);
-    }
-    if (cost < best_cost ||
-        (cost == best_cost && best != nullptr && slot.last_used < best->last_used)) {
-      best = &slot;
-      best_cost = cost;
-    }
-  }
-  if (best == nullptr || !best->idle) {
+  const std::size_t busy = count([](const SlotView& s) { return s.busy; });
+  const Origin origin = best_origin(slots, query, world, busy);
+  const Option best = best_idle(slots, origin, query, world, busy);
+  if (best.slot == nullptr || (!query.slot && best_wait(slots, query, world, busy) < best.ms)) {
     return {.action = Plan::Action::wait};
+  }
+  std::uint64_t known = origin.tokens;  // most that is to be had without the backend's own cache
+  for (const SlotView& slot : slots) {
+    known = std::max(known, reusable(slot.common, query));
   }
   const double trusted =
       world.own_cache_trust * static_cast<double>(reusable(query.available, query));
-  const bool backend_may_hold_more = query.reuse && !query.slot &&
-                                     world.own_cache_trust >= kMinOwnCacheTrust &&
-                                     trusted >= static_cast<double>(best_common + kMinOwnCacheGain);
-  if (backend_may_hold_more) {
-    const double cost = world.prefill_ms_per_token * (static_cast<double>(query.prompt) - trusted);
-    if (cost < best_cost) {
-      return {.action = Plan::Action::leave_to_backend, .reason = Reason::backend_cache};
-    }
+  if (query.reuse && !query.slot && world.own_cache_trust >= kMinOwnCacheTrust &&
+      trusted >= static_cast<double>(known + kMinGain) &&
+      world.prefill_ms_per_token * (static_cast<double>(query.prompt) - trusted) < best.ms) {
+    return {.action = Plan::Action::leave_to_backend, .reason = Reason::backend_cache};
   }
-  return {.action = Plan::Action::run,
-          .slot = best->index,
-          .predicted = reusable(best->common, query),
-          .reason = reason_for(*best, query)};
+  Plan plan{.action = Plan::Action::run,
+            .slot = best.slot->index,
+            .predicted = best.had,
+            .reason = reason_for(best, query),
+            .save = best.save};
+  if (best.origin != nullptr) {
+    plan.restore = best.had;
+    plan.copied = best.origin->copied;
+  }
+  return plan;
 }
 
 }  // namespace toki

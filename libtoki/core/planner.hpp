@@ -1,5 +1,5 @@
-// The policy: where a request runs. A pure function of what is known; everything it weighs is in
-// its arguments.
+// The policy: where a request runs, and what is done before. A pure function of what is known;
+// everything it weighs is in its arguments.
 #pragma once
 
 #include <toki/engine.hpp>
@@ -16,18 +16,23 @@ struct SlotView {
   bool idle = false;             // may be leased now
   bool busy = false;             // leased by another ticket; not fenced
   bool empty = false;            // known to hold nothing
+  bool barred = false;           // kept for prompts that begin otherwise
   std::uint64_t common = 0;      // leading prompt tokens it holds (for a busy one: will hold)
   std::uint64_t held = 0;        // tokens it holds, generated ones included
   std::uint64_t known = 0;       // of those, tokens whose ids are known
+  std::uint64_t stored = 0;      // of those, leading tokens that the store holds as well
   std::uint64_t turn_start = 0;  // where the work of its last request begins; 0: nothing before it
   bool superseded = false;       // the prompt holds the end of its content again, further on
   std::uint64_t last_used = 0;   // tick of its last lease
   double remaining_ms = -1;      // busy: expected time until it is free; negative: no idea
+  double lead_ms = -1;           // busy: expected time until what it computes now is stored for
+                                 // others to restore; negative: it will not be
 };
 
 struct PlanQuery {
   std::uint64_t prompt = 0;     // tokens
-  std::uint64_t available = 0;  // tokens of it that were ever known, wherever they are
+  std::uint64_t available = 0;  // tokens of it that the backend's own cache may hold
+  std::uint64_t stored = 0;     // leading tokens that the store can restore
   bool reuse = true;            // false: what slots hold is of no use to it
   bool leave_to_backend =
       false;  // the backend must choose (several sequences, unknown tokens, pinning off)
@@ -39,10 +44,23 @@ struct PlanQuery {
 // Below this share of what it was hoped to deliver the backend's own cache is not asked any more.
 inline constexpr double kMinOwnCacheTrust = 0.25;
 
+/// Time for something done to a state of n tokens, in ms.
+struct Pace {
+  double fixed = 0;
+  double per_token = 0;
+  double of(std::uint64_t tokens) const {
+    return tokens == 0 ? 0 : fixed + per_token * static_cast<double>(tokens);
+  }
+};
+
 struct PlanWorld {
   std::uint64_t tick = 0;  // of the pool: one a lease
   double prefill_ms_per_token = 1.0;
   double own_cache_trust = 0;  // 0: the backend has no cache of its own; 1: it always delivered
+  bool saves = false;          // a slot's state can be saved, and restored into another
+  bool copies = false;         // and what another slot holds beyond the prefix does no harm
+  Pace save{};                 // what each costs; a save holds up every slot
+  Pace restore{};
 };
 
 struct Plan {
@@ -50,10 +68,17 @@ struct Plan {
   std::uint32_t slot = 0;       // action run
   std::uint64_t predicted = 0;  // tokens reused, if all is as known
   Reason reason = Reason::displaced;
+  // What is done first, in this order.
+  bool save = false;                      // save what the slot holds: it is displaced, and wanted
+  std::optional<std::uint32_t> copied{};  // save this other slot, to restore from it
+  std::uint64_t restore = 0;              // restore so many tokens into the slot
 };
 
-/// Chooses the cheapest of: continue or take over an idle slot, wait for a busy one, leave it to
-/// the backend's own cache.
+/// Chooses the cheapest of: continue or take over an idle slot, restore a stored prefix or copy
+/// another slot's into it, wait for a busy one, leave it to the backend's own cache.
 Plan plan(std::span<const SlotView> slots, const PlanQuery& query, const PlanWorld& world);
+
+/// Whether the content of an idle slot is worth a save while nothing else is to be done.
+bool worth_saving(const SlotView& slot, const PlanWorld& world);
 
 }  // namespace toki
