@@ -86,6 +86,12 @@ struct Prefilled {
   double ms = 0;
 };
 
+/// A state that was saved or restored.
+struct Timed {
+  std::uint64_t tokens = 0;
+  double ms = 0;  ///< that the backend was held up; 0: not said
+};
+
 class TOKI_EXPORT Backend {
  public:
   virtual ~Backend();
@@ -96,10 +102,9 @@ class TOKI_EXPORT Backend {
   virtual void render(const PromptSource& source, Completion<Tokens> done) = 0;
   /// Computes `prompt` in the slot, keeping the common prefix that it holds.
   virtual void prefill(SlotId slot, TokenSpan prompt, Completion<Prefilled> done) = 0;
-  /// Writes the slot's state to the file `name` in the backend's own folder; the number of tokens
-  /// saved.
-  virtual void save(SlotId slot, std::string_view name, Completion<std::uint64_t> done) = 0;
-  virtual void restore(SlotId slot, std::string_view name, Completion<std::uint64_t> done) = 0;
+  /// Writes the slot's state to the file `name` in the backend's own folder.
+  virtual void save(SlotId slot, std::string_view name, Completion<Timed> done) = 0;
+  virtual void restore(SlotId slot, std::string_view name, Completion<Timed> done) = 0;
   virtual void erase(SlotId slot, Completion<Done> done) = 0;
 };
 

@@ -10,6 +10,7 @@
 #include <toki/backend.hpp>
 #include <toki/engine.hpp>
 #include <toki/export.hpp>
+#include <toki/kv_store.hpp>
 #include <toki/result.hpp>
 
 #include <condition_variable>
@@ -42,7 +43,8 @@ Result<T> wait_for(const std::function<void(Completion<T>)>& start) {
   return std::move(*shared->result);
 }
 
-/// Runs all steps of the ticket in order and tells it how each ended.
-TOKI_EXPORT void run_steps(Ticket& ticket, Backend& backend);
+/// Runs all steps of the ticket in order and tells it how each ended. `store`: what the engine was
+/// told to use (Engine::use_store), or null.
+TOKI_EXPORT void run_steps(Ticket& ticket, Backend& backend, KvStore* store = nullptr);
 
 }  // namespace toki

@@ -10,7 +10,7 @@
 //
 //     auto ticket = engine.begin({.scope = scope, .tokens = tokens});
 //     if (!ticket) return wait();        // busy: on_slot_free tells when to ask again
-//     run_steps(*ticket, backend);       // usually there are none
+//     run_steps(*ticket, backend, store);  // usually there are none
 //     ticket->sent();
 //     ticket->slot();                    // send the request there; none: the backend chooses
 //     std::move(*ticket).finish({.ending = Ending::completed, .cached_tokens = 812, ...});
@@ -19,6 +19,7 @@
 #include <toki/block_tree.hpp>
 #include <toki/embedding.hpp>
 #include <toki/export.hpp>
+#include <toki/kv_store.hpp>
 #include <toki/prompt_record.hpp>
 #include <toki/result.hpp>
 #include <toki/scope.hpp>
@@ -32,6 +33,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -74,6 +76,8 @@ enum class Source : std::uint8_t {
   slot,     ///< the slot it runs in holds all that is known of it
   tree,     ///< the tree of known prompts: more than that slot holds
   similar,  ///< a prompt that its embedding nominated: more than the tree knows
+  disk,     ///< the store: restored into the slot
+  copy,     ///< another slot: saved, and restored into this one
 };
 TOKI_EXPORT std::string_view to_string(Source value) noexcept;
 
@@ -82,6 +86,8 @@ struct Query {
   TokenSpan tokens{};  ///< the whole prompt; empty when it is not known
   bool surrogate =
       false;  ///< `tokens` order requests by what they share, but are not the exact prompt
+  bool from_ids =
+      false;  ///< the prompt can be computed from its token ids alone, before the request
   const Embedding* embedding = nullptr;  ///< of the prompt, where wants_embedding(); null: no
                                          ///< search by similarity
   std::optional<Reason> bypass{};        ///< set: toki has no say, for this reason
@@ -91,12 +97,33 @@ struct Query {
   std::chrono::milliseconds waited{0};  ///< how long the caller has waited already
   std::chrono::milliseconds patience{
       0};  ///< how long the caller would still wait for a busy slot that fits better
+  std::chrono::milliseconds lead_patience{
+      0};  ///< how long it would still wait for a prefix that another request computes now
 };
 
-/// Something to do with the ticket's slot, in order, before the request is sent.
+/// Something to do before the request is sent. A value: it holds all that a driver needs.
 struct Step {
-  enum class Kind : std::uint8_t { erase } kind = Kind::erase;
-  SlotId slot;
+  enum class Kind : std::uint8_t {
+    erase,    ///< empty the slot
+    save,     ///< save the slot's state and give it to the store; the slot keeps it
+    restore,  ///< let the store compose the state of `tokens`, and restore it into the slot
+    prefill,  ///< compute `tokens` in the slot
+  } kind = Kind::erase;
+  SlotId slot{};
+  Scope scope{};
+  Tokens tokens{};      ///< save: what the slot is known to begin with
+  bool whole = false;   ///< save: as a snapshot, because the backend cannot rewind
+  std::string file{};   ///< save, restore: name of the state file, never used twice in one run
+  double token_ms = 0;  ///< save: what computing one of its tokens costs
+};
+
+/// How a step ended.
+struct StepReport {
+  std::optional<Error> error{};
+  Tokens tokens{};             ///< save: what the slot holds, by the state's own record
+  std::uint64_t reused = 0;    ///< restore: tokens restored; prefill: tokens not computed
+  std::uint64_t computed = 0;  ///< prefill: tokens computed
+  double ms = 0;               ///< that the backend took; 0: not known
 };
 
 enum class Ending : std::uint8_t {
@@ -155,8 +182,10 @@ class TOKI_EXPORT Ticket {
   /// False: send `cache_prompt: false`, because what the slot holds must not be reused.
   bool may_reuse() const noexcept;
 
-  std::span<const Step> steps() const noexcept;
-  void step_done(std::size_t index, const Status& status);
+  /// What to do next before the request is sent; null: nothing any more. Valid until step_done().
+  const Step* next_step() noexcept;
+  /// REQUIRES: next_step() gave a step that is not done.
+  void step_done(StepReport report);
 
   /// False when the backend was started again or changed since: take a new ticket.
   bool current() const noexcept;
@@ -197,6 +226,17 @@ struct BackendFacts {
   bool own_cache = true;  ///< may hold prompts outside its slots (llama-server's --cache-ram)
   bool pinning = true;    ///< a named slot keeps its prompt while others work
 };
+
+/// What a trial found that can be done with a slot's state.
+struct StateAbilities {
+  bool saves = false;  ///< saved and restored exactly, into another slot too, and a store is there
+  bool cuts = false;   ///< and cut to any number of tokens
+  bool rewinds =
+      true;  ///< a live slot keeps the common prefix when a prompt parts from its content
+};
+
+/// What the store can restore of a prompt.
+using StoreLookup = std::function<StoredPrefix(const Scope&, TokenSpan)>;
 
 /// A change of what is remembered, for whoever keeps it across restarts.
 struct PromptChange {
@@ -265,6 +305,13 @@ class TOKI_EXPORT Engine {
   void backend_restarted();
   void backend_slept();
   void set_pinning(bool on);
+  /// After a trial; a change or restart of the backend takes all back until the next one.
+  void set_abilities(const StateAbilities& abilities);
+  /// Memory only: it is asked under the engine's lock.
+  void use_store(StoreLookup lookup);
+  /// A ticket to save a slot whose content is worth it, while nothing else is to be done. Run its
+  /// steps, then dismiss it. Errc::not_found: nothing is.
+  Result<Ticket> begin_chore();
   /// Something changed what the slots' content means (for example adapters): forget it.
   void forget_residency();
 

@@ -93,6 +93,9 @@ class TOKI_EXPORT KvStore {
   Result<std::uint64_t> compose(const Scope& scope, TokenSpan prompt, std::uint64_t limit,
                                 std::uint32_t slot, std::string_view name);
 
+  /// Deletes a state file that compose() wrote, when the backend has read it.
+  void discard(std::string_view name);
+
   /// Forgets the prompt of that id (what others share with it stays), or everything.
   Result<std::uint64_t> forget(std::optional<std::uint64_t> id);
   /// Quota, catalogue, leftovers of crashed restores; call it now and then when nothing waits.

@@ -68,6 +68,8 @@ class TOKI_EXPORT SlotPool {
 
   /// REQUIRES: the slot is idle.
   void lease(std::size_t index, std::chrono::steady_clock::time_point now);
+  /// Leases it without counting it as a use.
+  void borrow(std::size_t index, std::chrono::steady_clock::time_point now);
   void release(std::size_t index);
   void fence(std::size_t index, bool on);
 

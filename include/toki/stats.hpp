@@ -43,6 +43,7 @@ struct Stats {
   std::uint64_t slots_total = 0, slots_busy = 0, slots_fenced = 0, queue_length = 0;
   std::uint64_t tree_blocks = 0, tree_bytes = 0, prompts_known = 0, prompt_bytes = 0;
   std::uint64_t source_slot = 0, source_tree = 0, source_similar = 0, source_none = 0;
+  std::uint64_t source_disk = 0, source_copy = 0;
   std::uint64_t similar_searches_total = 0, similar_gained_tokens_total = 0;
   std::uint64_t embeddings_total = 0, embeddings_late_total = 0, embeddings_failed_total = 0,
                 embeddings_dropped_total = 0;
@@ -51,6 +52,10 @@ struct Stats {
   std::uint64_t volatile_lines_dropped_total = 0;
   std::uint64_t index_open = 0, index_loaded = 0, index_written_total = 0, index_dropped_total = 0,
                 index_set_aside_total = 0, index_queued = 0, index_bytes = 0, index_log_bytes = 0;
+  std::uint64_t saves_total = 0, save_failures_total = 0, restores_total = 0,
+                restore_failures_total = 0, copies_total = 0, restored_tokens_total = 0;
+  std::uint64_t leads_total = 0;
+  std::uint64_t can_save = 0, can_cut = 0, can_rewind = 0;
   double prefill_ms_per_token = 0;
   std::uint64_t connections = 0, backend_ready = 0, pinning = 0, own_cache = 0;
 };
@@ -62,7 +67,7 @@ struct StatRow {
   bool counter;
   double value;
 };
-inline constexpr std::size_t kStatRows = 61;
+inline constexpr std::size_t kStatRows = 73;
 
 /// All of `stats` in a fixed order. `rows` must have room for kStatRows; returns how many were
 /// written.

@@ -39,6 +39,8 @@ std::string_view to_string(Source value) noexcept {
     case Source::slot: return "slot";
     case Source::tree: return "tree";
     case Source::similar: return "similar";
+    case Source::disk: return "disk";
+    case Source::copy: return "copy";
   }
   return "none";
 }
@@ -54,33 +56,53 @@ std::string_view to_string(Ending value) noexcept {
   return "failed";
 }
 
+// What a slot is when nobody asks for anything.
+SlotView Engine::Impl::view_of(std::uint32_t index) const {
+  const Slot& slot = pool[index];
+  SlotView view{.index = index, .idle = !slot.leased && !slot.fenced, .last_used = slot.last_used};
+  view.empty = slot.content == SlotContent::empty;
+  view.held = slot.tokens.size() + slot.unknown_tail;
+  view.known = slot.tokens.size();
+  view.turn_start = slot.turn_start;
+  view.stored = slot.content == SlotContent::known ? stored(slot.scope, slot.tokens) : 0;
+  return view;
+}
+
 std::vector<SlotView> Engine::Impl::view(const Query& query) const {
   std::vector<SlotView> views;
   views.reserve(pool.size());
   const auto now = clock();
   for (std::uint32_t i = 0; i < pool.size(); ++i) {
     const Slot& slot = pool[i];
-    SlotView view{.index = i, .idle = !slot.leased && !slot.fenced, .last_used = slot.last_used};
+    SlotView view = view_of(i);
     const Ticket::Impl* user = lessee[i];
     if (user == nullptr || user->slot != i) {
-      view.empty = slot.content == SlotContent::empty;
-      view.common = pool.common(i, query.scope, query.tokens);
-      view.held = slot.tokens.size() + slot.unknown_tail;
-      view.known = slot.tokens.size();
-      view.turn_start = slot.turn_start;
+      view.common = reach(i, query);
       view.superseded = pool.superseded_by(i, query.scope, query.tokens);
     } else if (user->tokens_known && user->scope == query.scope) {
       view.busy = !slot.fenced;
       view.common = common_prefix(user->tokens, query.tokens);
       view.held = view.known = user->tokens.size();
       view.turn_start = user->common;
-      view.remaining_ms =
-          service_ms > 0 ? std::max(service_ms - milliseconds(now - slot.leased_at), service_ms / 4)
-                         : -1;
+      const double taken = milliseconds(now - slot.leased_at);
+      view.remaining_ms = service_ms > 0 ? std::max(service_ms - taken, service_ms / 4) : -1;
+      if (user->leads) {
+        const auto computes = static_cast<double>(user->tokens.size() - user->predicted);
+        view.lead_ms = std::max(computes * prefill_rate() - taken, 0.0) + save.of(view.common);
+      }
     }
     views.push_back(view);
   }
   return views;
+}
+
+// Tokens of the prompt that need no prefill in the slot. Without rewinding a slot only serves prompts
+// that go on from all it holds.
+std::uint64_t Engine::Impl::reach(std::uint32_t index, const Query& query) const {
+  const std::uint64_t common = pool.common(index, query.scope, query.tokens);
+  const Slot& slot = pool[index];
+  const bool all = common == slot.tokens.size() && slot.unknown_tail == 0 && !slot.open_end;
+  return abilities.rewinds || all ? common : 0;
 }
 
 // Steps 2 to 4. The backend's own cache can only hold what was computed since its start.
@@ -99,10 +121,15 @@ Found Engine::Impl::search(const Query& query) const {
   if (facts.own_cache) {
     found.computed = known.computed(query.scope, query.tokens);
   }
+  found.stored = stored(query.scope, query.tokens);
   return found;
 }
 
-Source Engine::Impl::source(std::uint64_t predicted, const Found& found) const {
+Source Engine::Impl::source(const Plan& plan, const Found& found) const {
+  const std::uint64_t predicted = plan.predicted;
+  if (plan.restore > 0) {
+    return plan.copied ? Source::copy : Source::disk;
+  }
   if (found.similar_gain > 0 && predicted < found.available) {
     return Source::similar;
   }
@@ -112,24 +139,31 @@ Source Engine::Impl::source(std::uint64_t predicted, const Found& found) const {
   return found.available > 0 ? Source::tree : Source::none;
 }
 
+PlanWorld Engine::Impl::world() const {
+  return {.tick = pool.tick(),
+          .prefill_ms_per_token = prefill_rate(),
+          .own_cache_trust = facts.own_cache ? own_cache_trust : 0,
+          .saves = saves(),
+          .copies = saves() && abilities.cuts,
+          .save = save,
+          .restore = restore};
+}
+
 Plan Engine::Impl::choose(const Query& query, const Found& found) const {
   const bool no_reuse = query.bypass == Reason::cache_prompt_false;
   const PlanQuery plan_query{
       .prompt = query.tokens.size(),
       .available = found.computed,
+      .stored = found.stored,
       .reuse = !no_reuse && !query.bypass,
       .leave_to_backend =
           !query.slot && ((query.bypass && !no_reuse) || query.sequences > 1 || !facts.pinning),
       .slot = query.slot,
       .waited_ms = static_cast<double>(query.waited.count()),
       .patience_ms = static_cast<double>(query.patience.count()),
+      .lead_patience_ms = static_cast<double>(query.lead_patience.count()),
   };
-  const PlanWorld world{
-      .tick = pool.tick(),
-      .prefill_ms_per_token = prefill_rate(),
-      .own_cache_trust = facts.own_cache ? own_cache_trust : 0,
-  };
-  Plan result = plan(view(query), plan_query, world);
+  Plan result = plan(view(query), plan_query, world());
   if (result.action == Plan::Action::leave_to_backend && plan_query.leave_to_backend) {
     result.reason = query.bypass          ? *query.bypass
                     : query.sequences > 1 ? Reason::several_answers
@@ -144,6 +178,7 @@ Plan Engine::Impl::choose(const Query& query, const Found& found) const {
 
 void Engine::Impl::reset_slots(std::size_t slots, SlotContent content) {
   ++epoch;
+  abilities = {};
   known.forget_computed();
   pool = SlotPool(slots, content);
   lessee.assign(slots, nullptr);
@@ -151,6 +186,7 @@ void Engine::Impl::reset_slots(std::size_t slots, SlotContent content) {
 
 void Engine::Impl::drop_contents(SlotContent content) {
   ++epoch;
+  abilities = {};
   known.forget_computed();
   foreign = content != SlotContent::empty;
   own_cache_trust = 1.0;
@@ -194,6 +230,7 @@ Result<Ticket> Engine::begin(const Query& query) {
   const Found found = impl_->search(query);
   const Plan plan = impl_->choose(query, found);
   if (plan.action == Plan::Action::wait) {
+    impl_->note_waiter(query);
     return Error{Errc::busy, "a better slot is busy"};
   }
   auto ticket = std::make_unique<Ticket::Impl>();
@@ -210,7 +247,7 @@ Result<Ticket> Engine::begin(const Query& query) {
   ticket->computed = found.computed;
   ticket->similar_gain = found.similar_gain;
   ticket->searched_similar = found.searched_similar;
-  ticket->source = impl_->source(plan.predicted, found);
+  ticket->source = impl_->source(plan, found);
   if (query.embedding != nullptr && query.embedding->kind == EmbeddingKind::model) {
     ticket->embedding = *query.embedding;
   }
@@ -219,6 +256,7 @@ Result<Ticket> Engine::begin(const Query& query) {
   ticket->may_reuse = query.bypass != Reason::cache_prompt_false;
   ticket->started = impl_->clock();
   impl_->lease(*ticket, plan);
+  impl_->add_steps(*ticket, plan, query.from_ids && !query.surrogate);
   return Ticket(std::move(ticket));
 }
 
@@ -230,7 +268,7 @@ Lookup Engine::lookup(const Query& query) const {
   const auto bypass = bypass_of(query, plan);
   result.predicted_class =
       class_of(bypass.has_value(), plan.predicted, impl_->options.min_reuse_for_hit);
-  result.source = impl_->source(plan.predicted, found);
+  result.source = impl_->source(plan, found);
   result.busy = plan.action == Plan::Action::wait;
   result.reason = bypass.value_or(plan.reason);
   if (plan.action == Plan::Action::run) {
@@ -332,6 +370,17 @@ void Engine::backend_slept() {
   impl_->drop_contents(SlotContent::empty);
 }
 
+void Engine::set_abilities(const StateAbilities& abilities) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->abilities = abilities;
+  impl_->save_failures = 0;
+}
+
+void Engine::use_store(StoreLookup lookup) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->store = std::move(lookup);
+}
+
 void Engine::set_pinning(bool on) {
   const std::lock_guard lock(impl_->mutex);
   impl_->facts.pinning = on;
@@ -402,6 +451,9 @@ Stats Engine::stats() const {
   result.prompt_bytes = impl_->known.bytes();
   result.pinning = impl_->facts.pinning ? 1 : 0;
   result.own_cache = impl_->trusts_own_cache() ? 1 : 0;
+  result.can_save = impl_->saves() ? 1 : 0;
+  result.can_cut = impl_->saves() && impl_->abilities.cuts ? 1 : 0;
+  result.can_rewind = impl_->abilities.rewinds ? 1 : 0;
   return result;
 }
 

@@ -15,6 +15,11 @@ inline double milliseconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
 }
 
+inline void smooth(double& mean, double value) {
+  constexpr double kNewest = 0.3;  // weight of the newest measurement
+  mean = mean <= 0 ? value : mean + kNewest * (value - mean);
+}
+
 inline CacheClass class_of(bool bypass, std::uint64_t predicted, std::uint64_t min_hit) {
   return bypass                 ? CacheClass::bypass
          : predicted >= min_hit ? CacheClass::hit
@@ -48,7 +53,12 @@ struct Ticket::Impl {
   std::uint64_t similar_gain = 0;  // tokens that step 3 found and step 2 had not
   bool searched_similar = false;
   std::uint64_t min_hit = 10;
-  std::vector<Step> steps;
+  std::vector<Step> steps;  // not done yet, the next one first
+  bool step_begun = false;
+  std::vector<std::uint32_t> borrowed;  // slots leased for the steps only
+  bool leads = false;                   // computes its prompt in a step; others may want a copy
+  std::uint64_t wanted = 0;             // tokens of it that others wait for
+  std::optional<std::uint64_t> prefilled_cached;  // the step's own word, before the request's
   std::chrono::steady_clock::time_point started;
 };
 
@@ -56,6 +66,7 @@ struct Ticket::Impl {
 struct Found {
   std::uint64_t available = 0;
   std::uint64_t computed = 0;  // by the backend, since its start
+  std::uint64_t stored = 0;    // that the store can restore
   std::uint64_t similar_gain = 0;
   bool searched_similar = false;
 };
@@ -73,6 +84,12 @@ struct Engine::Impl {
   SlotPool pool{0};
   std::vector<const Ticket::Impl*> lessee;  // per slot; null when free
   BackendFacts facts;
+  StateAbilities abilities;
+  StoreLookup store;
+  Pace save{.fixed = 5, .per_token = 0.02};  // until measured
+  Pace restore{.fixed = 5, .per_token = 0.02};
+  std::uint32_t save_failures = 0;  // in a row
+  std::uint64_t files = 0;
   std::uint64_t epoch = 0;
   double own_cache_trust = 1.0;  // share of what was hoped for that the backend's cache delivered
   double service_ms = 0;         // smoothed time a slot is taken
@@ -97,13 +114,29 @@ struct Engine::Impl {
     return static_cast<double>(common) >= options.good_match * static_cast<double>(tokens.size());
   }
   Found search(const Query& query) const;
-  Source source(std::uint64_t predicted, const Found& found) const;
+  Source source(const Plan& plan, const Found& found) const;
+  std::uint64_t reach(std::uint32_t slot, const Query& query) const;
   std::vector<SlotView> view(const Query& query) const;
   Plan choose(const Query& query, const Found& found) const;
   std::vector<PromptChange> remember(const Ticket::Impl& ticket, const Embedding& hash);
   double prefill_rate() const { return prefill_ms > 0 ? prefill_ms : options.prefill_ms_per_token; }
   bool trusts_own_cache() const { return facts.own_cache && own_cache_trust >= kMinOwnCacheTrust; }
+  std::string file_name() { return "toki-" + std::to_string(++files) + ".bin"; }
+  PlanWorld world() const;
+  bool saves() const { return abilities.saves && store != nullptr; }
+  std::uint64_t stored(const Scope& scope, TokenSpan tokens) const {
+    return saves() ? store(scope, tokens).tokens : 0;
+  }
+  SlotView view_of(std::uint32_t slot) const;
+  void note_waiter(const Query& query);
   void lease(Ticket::Impl& ticket, const Plan& plan);
+  void add_steps(Ticket::Impl& ticket, const Plan& plan, bool from_ids);
+  void add_save(Ticket::Impl& ticket, std::uint32_t slot);
+  void step_done(Ticket::Impl& ticket, const Step& step, StepReport report);
+  void saved(Ticket::Impl& ticket, const Step& step, StepReport report);
+  void restored(Ticket::Impl& ticket, const Step& step, const StepReport& report);
+  void prefilled(Ticket::Impl& ticket, const Step& step, const StepReport& report);
+  void broken_off(Ticket::Impl& ticket);
   void release(Ticket::Impl& ticket);
   void settle_content(Ticket::Impl& ticket, const Outcome& outcome, const Account& account);
   Account account(const Ticket::Impl& ticket, const Outcome& outcome);

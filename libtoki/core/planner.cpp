@@ -179,6 +179,14 @@ double wait_cost(double expected_ms, const PlanQuery& query) {
   return fits ? wait : kNever;
 }
 
+double lead_cost(const SlotView& slot, const PlanQuery& query, const PlanWorld& world) {
+  if (!world.copies || slot.lead_ms < 0 || slot.lead_ms > query.lead_patience_ms) {
+    return kNever;
+  }
+  const std::uint64_t had = reusable(slot.common, query);
+  return slot.lead_ms + world.restore.of(had) + prefill(query.prompt - had, world);
+}
+
 // The cheapest of waiting for a busy slot, or for what it computes to be stored.
 double best_wait(std::span<const SlotView> slots, const PlanQuery& query, const PlanWorld& world,
                  std::size_t busy) {
@@ -189,11 +197,8 @@ double best_wait(std::span<const SlotView> slots, const PlanQuery& query, const 
     }
     const std::uint64_t had = reusable(slot.common, query);
     const Option option = take_over(slot, had, query, world, slots.size(), busy);
-    best = std::min(best, option.ms + wait_cost(slot.remaining_ms, query));
-    if (world.saves && slot.lead_ms >= 0) {
-      best = std::min(best, wait_cost(slot.lead_ms, query) + world.restore.of(had) +
-                                prefill(query.prompt - had, world));
-    }
+    best = std::min(
+        {best, option.ms + wait_cost(slot.remaining_ms, query), lead_cost(slot, query, world)});
   }
   return best;
 }

@@ -39,6 +39,7 @@ struct PlanQuery {
   std::optional<std::uint32_t> slot;  // the client's own choice
   double waited_ms = 0;               // how long it has waited for a better slot
   double patience_ms = 0;             // how long it would still wait for a busy slot
+  double lead_patience_ms = 0;        // and for a prefix that another request computes now
 };
 
 // Below this share of what it was hoped to deliver the backend's own cache is not asked any more.

@@ -70,11 +70,15 @@ bool SlotPool::superseded_by(std::size_t index, const Scope& scope, TokenSpan pr
 }
 
 void SlotPool::lease(std::size_t index, std::chrono::steady_clock::time_point now) {
+  borrow(index, now);
+  at(index).last_used = ++tick_;
+}
+
+void SlotPool::borrow(std::size_t index, std::chrono::steady_clock::time_point now) {
   Slot& slot = at(index);
   TOKI_CHECK(!slot.leased && !slot.fenced);
   slot.leased = true;
   slot.leased_at = now;
-  slot.last_used = ++tick_;
 }
 
 void SlotPool::release(std::size_t index) {

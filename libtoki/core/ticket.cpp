@@ -13,13 +13,8 @@
 namespace toki {
 namespace {
 
-constexpr double kSmoothing = 0.3;  // weight of the newest measurement
 constexpr std::uint64_t kMinMeasuredTokens =
     16;  // fewer computed tokens say nothing about the prefill rate
-
-void smooth(double& mean, double value) {
-  mean = mean <= 0 ? value : mean + kSmoothing * (value - mean);
-}
 
 }  // namespace
 
@@ -34,9 +29,6 @@ void Engine::Impl::lease(Ticket::Impl& ticket, const Plan& plan) {
     ticket.settled = true;
     ticket.common = pool.common(plan.slot, ticket.scope, ticket.tokens);
     ticket.common_limit = pool.common_limit(plan.slot, ticket.scope, ticket.tokens);
-    if (pool[plan.slot].erase_first) {
-      ticket.steps.push_back({.kind = Step::Kind::erase, .slot = {.index = plan.slot}});
-    }
     wanted = 0;
   } else if (!facts.pinning) {
     wanted = std::min<std::size_t>(ticket.sequences, pool.size());
@@ -54,13 +46,16 @@ void Engine::Impl::lease(Ticket::Impl& ticket, const Plan& plan) {
 }
 
 void Engine::Impl::release(Ticket::Impl& ticket) {
-  for (const std::uint32_t i : ticket.claimed) {
-    if (i < lessee.size() && lessee[i] == &ticket) {
-      lessee[i] = nullptr;
-      pool.release(i);
+  for (const auto* slots : {&ticket.claimed, &ticket.borrowed}) {
+    for (const std::uint32_t i : *slots) {
+      if (i < lessee.size() && lessee[i] == &ticket) {
+        lessee[i] = nullptr;
+        pool.release(i);
+      }
     }
   }
   ticket.claimed.clear();
+  ticket.borrowed.clear();
 }
 
 // More reuse than any prompt we know of allows. A known prompt may be followed by what was
@@ -84,6 +79,9 @@ bool Engine::Impl::impossible(const Ticket::Impl& ticket, std::uint64_t cached) 
 Account Engine::Impl::account(const Ticket::Impl& ticket, const Outcome& outcome) {
   Account result{.predicted = ticket.predicted};
   result.reused = outcome.cached_tokens.value_or(0);
+  if (ticket.prefilled_cached) {  // what a step of ours computed was not reused
+    result.reused = std::min(result.reused, *ticket.prefilled_cached);
+  }
   if (ticket.bypass) {
     result.cache_class = CacheClass::bypass;
   } else if (outcome.cached_tokens) {
@@ -95,7 +93,7 @@ Account Engine::Impl::account(const Ticket::Impl& ticket, const Outcome& outcome
     result.tokenization_mismatch = ticket.tokens_known && !ticket.surrogate &&
                                    outcome.prompt_tokens &&
                                    *outcome.prompt_tokens != ticket.tokens.size();
-    result.integrity_fault = outcome.cached_tokens && impossible(ticket, *outcome.cached_tokens);
+    result.integrity_fault = outcome.cached_tokens && impossible(ticket, result.reused);
   }
   return result;
 }
@@ -126,6 +124,8 @@ void Engine::Impl::count(const Ticket::Impl& ticket, const Outcome& outcome,
       case Source::slot: ++stats.source_slot; break;
       case Source::tree: ++stats.source_tree; break;
       case Source::similar: ++stats.source_similar; break;
+      case Source::disk: ++stats.source_disk; break;
+      case Source::copy: ++stats.source_copy; break;
     }
   }
   stats.similar_searches_total += ticket.searched_similar ? 1 : 0;
@@ -151,7 +151,7 @@ void Engine::Impl::measure(const Ticket::Impl& ticket, const Outcome& outcome) {
   longest_answer = std::max(longest_answer, outcome.generated_tokens);
   const std::uint64_t cached = outcome.cached_tokens.value_or(0);
   const std::uint64_t prompt = outcome.prompt_tokens.value_or(0);
-  if (outcome.prompt_ms > 0 && prompt >= cached + kMinMeasuredTokens) {
+  if (outcome.prompt_ms > 0 && prompt >= cached + kMinMeasuredTokens && !ticket.prefilled_cached) {
     smooth(prefill_ms, outcome.prompt_ms / static_cast<double>(prompt - cached));
   }
   if (ticket.reason == Reason::backend_cache && outcome.cached_tokens && ticket.computed > 0) {
@@ -268,9 +268,6 @@ bool Ticket::may_reuse() const noexcept {
 Source Ticket::source() const noexcept {
   return impl_->source;
 }
-std::span<const Step> Ticket::steps() const noexcept {
-  return impl_->steps;
-}
 bool Ticket::current() const noexcept {
   const std::lock_guard lock(impl_->engine->mutex);
   return impl_->epoch == impl_->engine->epoch;
@@ -289,20 +286,6 @@ std::size_t Ticket::claimed_among(std::span<const std::uint32_t> slots) const no
 
 CacheClass Ticket::predicted_class() const noexcept {
   return class_of(impl_->bypass.has_value(), impl_->predicted, impl_->min_hit);
-}
-
-void Ticket::step_done(std::size_t index, const Status& status) {
-  TOKI_CHECK(index < impl_->steps.size());
-  const std::lock_guard lock(impl_->engine->mutex);
-  const std::uint32_t slot = impl_->steps[index].slot.index;
-  if (slot >= impl_->engine->pool.size() || impl_->epoch != impl_->engine->epoch) {
-    return;
-  }
-  if (status) {
-    impl_->engine->pool.set_empty(slot);
-  } else {
-    impl_->may_reuse = false;  // it could not be erased, so it must be computed over
-  }
 }
 
 void Ticket::sent() noexcept {
@@ -364,6 +347,8 @@ Account Ticket::finish(const Outcome& outcome) && {
           engine->pool.fence(slot, true);
         }
       }
+    } else if (current && ticket->step_begun) {
+      engine->broken_off(*ticket);
     } else if (!current && ticket->sent) {
       for (const std::uint32_t slot : ticket->claimed) {
         if (slot < engine->pool.size() && engine->lessee[slot] == ticket.get()) {

@@ -191,15 +191,17 @@ TEST_CASE(
   auto next = b.begin(range(1, 800));
   REQUIRE(next);
   CHECK(next->predicted() == 0);
-  REQUIRE(next->steps().size() == 1);
+  REQUIRE(next->next_step() != nullptr);
+  CHECK(next->next_step()->kind == Step::Kind::erase);
   SECTION("erased: it may be used as usual") {
-    next->step_done(0, Done{});
+    next->step_done({});
     CHECK(next->may_reuse());
   }
   SECTION("not erased: it is computed over") {
-    next->step_done(0, Error{Errc::unsupported, "no slot actions"});
+    next->step_done({.error = Error{Errc::unsupported, "no slot actions"}});
     CHECK_FALSE(next->may_reuse());
   }
+  CHECK(next->next_step() == nullptr);
 }
 
 TEST_CASE("engine: reuse that a known prompt explains is no fault, wherever it came from") {

@@ -1,0 +1,229 @@
+// What is done before a request is sent: which steps a plan means, and what each leaves behind.
+//
+//   erase      a slot whose content must not be trusted, or whose restore failed
+//   save       what is displaced and wanted again, or what is copied
+//   restore    a stored prefix into the slot
+//   prefill    a long cold prompt, in a step of its own: when it is computed, others that wait for
+//              its prefix get a copy, while the request that computed it generates
+#include <algorithm>
+#include <utility>
+
+#include "core/engine_state.hpp"
+
+namespace toki {
+namespace {
+
+constexpr double kLeadMs = 300;  // a shorter prefill is not worth a call of its own
+constexpr std::uint32_t kMaxSaveFailures =
+    3;  // in a row; then nothing is saved until the next trial
+
+void learn(Pace& pace, std::uint64_t tokens, double ms) {
+  if (ms > pace.fixed && tokens > 0) {
+    smooth(pace.per_token, (ms - pace.fixed) / static_cast<double>(tokens));
+  }
+}
+
+}  // namespace
+
+void Engine::Impl::add_save(Ticket::Impl& ticket, std::uint32_t slot) {
+  ticket.steps.push_back({.kind = Step::Kind::save,
+                          .slot = {.index = slot},
+                          .scope = pool[slot].scope,
+                          .tokens = pool[slot].tokens,
+                          .whole = !abilities.cuts,
+                          .file = file_name(),
+                          .token_ms = prefill_rate()});
+}
+
+void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, bool from_ids) {
+  if (plan.action != Plan::Action::run) {
+    return;
+  }
+  const SlotId slot{.index = plan.slot};
+  if (pool[plan.slot].erase_first) {
+    ticket.steps.push_back({.kind = Step::Kind::erase, .slot = slot});
+  }
+  if (plan.save) {
+    add_save(ticket, plan.slot);
+  }
+  if (plan.copied) {
+    add_save(ticket, *plan.copied);
+    ticket.borrowed.push_back(*plan.copied);
+    pool.borrow(*plan.copied, ticket.started);
+    lessee[*plan.copied] = &ticket;
+    ++stats.copies_total;
+  }
+  const auto first = [&](std::uint64_t count) {
+    return Tokens(ticket.tokens.begin(),
+                  ticket.tokens.begin() + static_cast<std::ptrdiff_t>(count));
+  };
+  if (plan.restore > 0) {
+    ticket.steps.push_back({.kind = Step::Kind::restore,
+                            .slot = slot,
+                            .scope = ticket.scope,
+                            .tokens = first(plan.restore),
+                            .file = file_name()});
+  }
+  const auto cold = static_cast<double>(ticket.tokens.size() - plan.predicted);
+  if (from_ids && saves() && abilities.cuts && !ticket.bypass && cold * prefill_rate() >= kLeadMs) {
+    ticket.steps.push_back({.kind = Step::Kind::prefill,
+                            .slot = slot,
+                            .scope = ticket.scope,
+                            .tokens = first(ticket.tokens.size() - 1)});
+    ticket.leads = true;
+    ++stats.leads_total;
+  }
+}
+
+// Somebody waits: those who compute what it shares with them keep a copy for it.
+void Engine::Impl::note_waiter(const Query& query) {
+  for (const Ticket::Impl* user : lessee) {
+    if (user != nullptr && user->leads && user->scope == query.scope) {
+      auto& wanted = const_cast<Ticket::Impl*>(user)->wanted;
+      wanted = std::max<std::uint64_t>(wanted, common_prefix(user->tokens, query.tokens));
+    }
+  }
+}
+
+void Engine::Impl::saved(Ticket::Impl& ticket, const Step& step, StepReport report) {
+  const std::uint32_t slot = step.slot.index;
+  ticket.leads = ticket.leads && ticket.slot != slot;
+  if (report.error) {
+    ++stats.save_failures_total;
+    const bool never = report.error->code == Errc::unsupported;
+    if (never || ++save_failures >= kMaxSaveFailures) {
+      abilities.saves = false;
+    }
+    return;
+  }
+  save_failures = 0;
+  ++stats.saves_total;
+  learn(save, report.tokens.size(), report.ms);
+  if (common_prefix(report.tokens, step.tokens) == step.tokens.size()) {
+    const std::uint64_t turn_start = pool[slot].turn_start;
+    pool.hold(slot, step.scope, std::move(report.tokens), 0, turn_start);
+  }
+}
+
+void Engine::Impl::restored(Ticket::Impl& ticket, const Step& step, const StepReport& report) {
+  const std::uint32_t slot = step.slot.index;
+  if (report.error || report.reused == 0 || report.reused > step.tokens.size()) {
+    // A failed restore leaves the slot in a state that nobody knows.
+    ++stats.restore_failures_total;
+    pool.erase_before_use(slot);
+    ticket.steps.insert(ticket.steps.begin(), {.kind = Step::Kind::erase, .slot = step.slot});
+    ticket.common = ticket.common_limit = ticket.predicted = 0;
+    ticket.source = Source::none;
+    return;
+  }
+  ++stats.restores_total;
+  stats.restored_tokens_total += report.reused;
+  learn(restore, report.reused, report.ms);
+  const auto count = static_cast<std::ptrdiff_t>(report.reused);
+  pool.hold(slot, step.scope, Tokens(step.tokens.begin(), step.tokens.begin() + count), 0, 0);
+  ticket.common = ticket.common_limit = report.reused;
+  ticket.predicted = std::min<std::uint64_t>(report.reused, ticket.tokens.size() - 1);
+}
+
+void Engine::Impl::prefilled(Ticket::Impl& ticket, const Step& step, const StepReport& report) {
+  const std::uint32_t slot = step.slot.index;
+  if (report.error || report.reused + report.computed != step.tokens.size()) {
+    ticket.leads = false;
+    return;  // the request computes it
+  }
+  ticket.prefilled_cached = report.reused;
+  if (report.computed > 0 && report.ms > 0) {
+    smooth(prefill_ms, report.ms / static_cast<double>(report.computed));
+  }
+  pool.hold(slot, step.scope, step.tokens, 0, ticket.common);
+  ticket.common_limit = ticket.tokens.size();
+  ticket.leads = ticket.wanted > report.reused;
+  if (ticket.leads) {
+    add_save(ticket, slot);
+  }
+}
+
+void Engine::Impl::step_done(Ticket::Impl& ticket, const Step& step, StepReport report) {
+  switch (step.kind) {
+    case Step::Kind::erase:
+      if (report.error) {
+        ticket.may_reuse = false;  // it could not be erased, so it must be computed over
+      } else {
+        pool.set_empty(step.slot.index);
+      }
+      break;
+    case Step::Kind::save: saved(ticket, step, std::move(report)); break;
+    case Step::Kind::restore: restored(ticket, step, report); break;
+    case Step::Kind::prefill: prefilled(ticket, step, report); break;
+  }
+  if (ticket.steps.empty()) {
+    for (const std::uint32_t slot : ticket.borrowed) {
+      lessee[slot] = nullptr;
+      pool.release(slot);
+    }
+    ticket.borrowed.clear();
+  }
+}
+
+// The client left while a step ran.
+void Engine::Impl::broken_off(Ticket::Impl& ticket) {
+  const Step& step = ticket.steps.front();
+  const std::uint32_t slot = step.slot.index;
+  if (step.kind == Step::Kind::restore) {
+    pool.erase_before_use(slot);
+  } else if (step.kind == Step::Kind::prefill) {
+    ticket.tokens.resize(ticket.common);
+    ticket.common > 0 ? pool.hold(slot, ticket.scope, std::move(ticket.tokens), 1, 0, true)
+                      : pool.set_unknown(slot);
+  }
+}
+
+Result<Ticket> Engine::begin_chore() {
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->pool.leased() > 0 || !impl_->saves()) {
+    return Error{Errc::not_found, "nothing is to be done"};
+  }
+  const PlanWorld world = impl_->world();
+  for (std::uint32_t i = 0; i < impl_->pool.size(); ++i) {
+    if (!worth_saving(impl_->view_of(i), world)) {
+      continue;
+    }
+    auto ticket = std::make_unique<Ticket::Impl>();
+    ticket->engine = impl_;
+    ticket->epoch = impl_->epoch;
+    ticket->started = impl_->clock();
+    impl_->add_save(*ticket, i);
+    ticket->borrowed = {i};
+    impl_->pool.borrow(i, ticket->started);
+    impl_->lessee[i] = ticket.get();
+    return Ticket(std::move(ticket));
+  }
+  return Error{Errc::not_found, "nothing is worth a save"};
+}
+
+const Step* Ticket::next_step() noexcept {
+  if (impl_->steps.empty()) {
+    return nullptr;
+  }
+  impl_->step_begun = true;
+  return &impl_->steps.front();
+}
+
+void Ticket::step_done(StepReport report) {
+  TOKI_CHECK(impl_->step_begun);
+  const auto engine = impl_->engine;
+  {
+    const std::lock_guard lock(engine->mutex);
+    impl_->step_begun = false;
+    const Step step = std::move(impl_->steps.front());
+    impl_->steps.erase(impl_->steps.begin());
+    if (impl_->epoch != engine->epoch || step.slot.index >= engine->pool.size()) {
+      impl_->steps.clear();
+      return;
+    }
+    engine->step_done(*impl_, step, std::move(report));
+  }
+  engine->notify();  // what was stored, or who is free, may be what somebody waits for
+}
+
+}  // namespace toki
