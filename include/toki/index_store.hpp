@@ -64,8 +64,8 @@ struct IndexStoreStats {
 class TOKI_EXPORT IndexStore {
  public:
   /// `loaded` gets everything that was kept, once, most recently used first: nothing, when the
-  /// database is new or cannot be used, or is locked for longer than `patience`. It is not called
-  /// after the destructor has begun. REQUIRES: queue_length and maintenance above 0.
+  /// database is new or cannot be used, or is locked for longer than `patience`. It may run until the
+  /// destructor returns, and does not begin much after that has begun. REQUIRES: queue_length and maintenance above 0.
   IndexStore(IndexStoreOptions options, LogSink log,
              std::function<void(std::vector<PromptRecord>)> loaded);
   /// Writes what is queued, for at most two seconds; not longer than one disk operation after it.

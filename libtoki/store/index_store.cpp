@@ -9,11 +9,11 @@
 #include <mutex>
 #include <optional>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 
 #include "store/database.hpp"
 #include "store/prompt_table.hpp"
+#include "store/write_queue.hpp"
 
 #include <sqlite3.h>
 
@@ -39,32 +39,22 @@ Clock::time_point after(Clock::time_point start, milliseconds time) {
   return start + std::min<milliseconds>(time, std::chrono::hours(24 * 365));
 }
 
-/// SQLite gives some relative names a meaning of their own.
+/// The working folder may change, and SQLite gives some relative names a meaning of their own.
 std::string absolute(const std::string& path) {
   std::error_code ignored;
   return std::filesystem::absolute(path, ignored).string();
 }
 
+/// SQLite puts the log beside the file that a link names.
+std::string without_links(const std::string& path) {
+  std::error_code reason;
+  const auto real = std::filesystem::weakly_canonical(path, reason);
+  return reason ? path : real.string();
+}
+
 /// NaN would be stored as NULL, and -0 as 0, which has other bits.
 double storable(double use) noexcept {
   return std::isfinite(use) ? use + 0.0 : 0.0;
-}
-
-struct Write {
-  enum class Kind : std::uint8_t { put, use, remove };
-  Kind kind;
-  PromptRecord record;  ///< of a use and a removal only what they need
-};
-
-/// Makes of two writes to one prompt the one that has the effect of both. What `waiting` held is
-/// left in `next`.
-void merge(Write& waiting, Write& next) {
-  if (next.kind != Write::Kind::use) {
-    std::swap(waiting, next);
-  } else if (waiting.kind != Write::Kind::remove) {
-    waiting.record.use = next.record.use;
-    waiting.record.last_used_ms = next.record.last_used_ms;
-  }
 }
 
 }  // namespace
@@ -101,19 +91,17 @@ struct IndexStore::Impl {
   void say(LogLevel level, const std::string& text);
 
   const IndexStoreOptions options_;
-  const DatabaseOptions database_options_;
   const LogSink log_;
 
   // Shared, under the mutex.
   mutable std::mutex mutex_;
-  std::condition_variable wake_;                           // the thread waits here
-  std::condition_variable settled_;                        // flush() and the destructor wait here
-  std::vector<Write> queue_;                               // at most one a prompt
-  std::unordered_map<std::uint64_t, std::size_t> places_;  // in queue_, by prompt
-  std::size_t in_flight_ = 0;                              // taken from the queue, not written yet
-  std::uint64_t accepted_ = 0;                             // writes, since the start
-  std::uint64_t done_ = 0;    // of these, written or lost; they are so in order
-  std::uint64_t losses_ = 0;  // how often queued writes were lost
+  std::condition_variable wake_;     // the thread waits here
+  std::condition_variable settled_;  // flush() and the destructor wait here
+  WriteQueue queue_;
+  std::size_t in_flight_ = 0;   // taken from the queue, not written yet
+  std::uint64_t accepted_ = 0;  // writes, since the start
+  std::uint64_t done_ = 0;      // of these, written or lost; they are so in order
+  std::uint64_t losses_ = 0;    // how often queued writes were lost
   IndexStoreStats stats_;
   sqlite3* interruptible_ = nullptr;
   bool ended_ = false;
@@ -121,6 +109,7 @@ struct IndexStore::Impl {
   std::atomic<bool> stopping_{false};  // set under the mutex, read by the thread also without
 
   // The thread's own.
+  DatabaseOptions database_options_;
   std::function<void(std::vector<PromptRecord>)> loaded_;
   std::unique_ptr<SQLite::Database> database_;
   std::optional<PromptTable> table_;
@@ -144,13 +133,13 @@ struct IndexStore::Impl {
 IndexStore::Impl::Impl(IndexStoreOptions settings, LogSink sink,
                        std::function<void(std::vector<PromptRecord>)> receiver)
     : options_(std::move(settings)),
+      log_(std::move(sink)),
       database_options_{.path = absolute(options_.path),
                         .vfs = options_.vfs,
                         .application = PromptTable::kApplication,
                         .version = PromptTable::kVersion,
                         .schema = PromptTable::kSchema,
                         .usual_log_bytes = std::min(kUsualLogBytes, options_.max_log_bytes / 2)},
-      log_(std::move(sink)),
       loaded_(std::move(receiver)),
       maintain_at_(Clock::now()) {
   thread_ = std::jthread([this] { run(); });
@@ -172,20 +161,13 @@ IndexStore::Impl::~Impl() {
 
 bool IndexStore::Impl::add(Write write) {
   std::unique_lock lock(mutex_);
-  const std::uint64_t id = write.record.id;
-  if (const auto place = places_.find(id); place != places_.end()) {
-    merge(queue_[place->second], write);
-    ++accepted_;
-    return true;
-  }
-  if (queue_.size() + in_flight_ >= options_.queue_length) {
+  const std::size_t length = options_.queue_length;
+  if (!queue_.add(write, length - std::min(in_flight_, length))) {
     ++stats_.dropped;
     return false;
   }
-  queue_.push_back(std::move(write));
   ++accepted_;
   const bool first = queue_.size() == 1;
-  places_.emplace(id, queue_.size() - 1);
   lock.unlock();
   if (first) {
     wake_.notify_one();
@@ -231,7 +213,7 @@ void IndexStore::Impl::run() {
 bool IndexStore::Impl::wait() {
   std::unique_lock lock(mutex_);
   if (failures_ == 0) {
-    wake_.wait_until(lock, maintain_at_, [this] { return stopping_ || !queue_.empty(); });
+    wake_.wait_until(lock, maintain_at_, [this] { return stopping_ || queue_.size() != 0; });
   } else if (!stopping_) {
     wake_.wait_until(lock, retry_at_, [this] { return stopping_.load(); });
   } else if (soon_) {
@@ -241,7 +223,7 @@ bool IndexStore::Impl::wait() {
     return true;
   }
   const bool writable = failures_ == 0 || soon_;
-  return writable && !(queue_.empty() && in_flight_ == 0) && Clock::now() < stop_by_;
+  return writable && queue_.size() + in_flight_ != 0 && Clock::now() < stop_by_;
 }
 
 void IndexStore::Impl::round() {
@@ -260,6 +242,7 @@ void IndexStore::Impl::round() {
 }
 
 void IndexStore::Impl::open() {
+  database_options_.path = without_links(database_options_.path);
   database_ = open_database(database_options_);
   table_.emplace(*database_);
   {
@@ -352,8 +335,7 @@ bool IndexStore::Impl::take() {
   batch_.clear();
   next_ = 0;
   const std::lock_guard lock(mutex_);
-  batch_.swap(queue_);
-  places_.clear();
+  batch_ = queue_.take();
   in_flight_ = batch_.size();
   batch_end_ = accepted_;
   return !batch_.empty();
@@ -405,6 +387,7 @@ void IndexStore::Impl::maintain() {
   }
   maintain_at_ = after(Clock::now(), options_.maintenance);
   if (has_moved(*database_)) {
+    keep_log_on_close(*database_, true);  // what lies at its path is not ours
     throw SQLite::Exception("its file was moved or deleted", SQLITE_CANTOPEN);
   }
   if (log_bytes(database_options_.path) > database_options_.usual_log_bytes) {
@@ -477,10 +460,7 @@ std::uint64_t IndexStore::Impl::drop_all() {
   batch_.clear();
   next_ = 0;
   const std::lock_guard lock(mutex_);
-  batch_.swap(queue_);
-  places_.clear();
-  const std::uint64_t lost = std::exchange(in_flight_, 0) + batch_.size();
-  batch_.clear();
+  const std::uint64_t lost = std::exchange(in_flight_, 0) + queue_.take().size();
   stats_.dropped += lost;
   done_ = accepted_;
   losses_ += lost != 0 ? 1 : 0;

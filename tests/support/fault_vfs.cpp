@@ -119,8 +119,8 @@ int open(sqlite3_vfs*, const char* name, sqlite3_file* file, int flags, int* out
   if (real(file)->pMethods != nullptr) file->pMethods = &kMethods;
   return code;
 }
-int remove(sqlite3_vfs*, const char* name, int sync_folder) {
-  return fails() ? SQLITE_IOERR_DELETE : real_vfs()->xDelete(real_vfs(), name, sync_folder);
+int remove(sqlite3_vfs*, const char* name, int) {
+  return fails() ? SQLITE_IOERR_DELETE : real_vfs()->xDelete(real_vfs(), name, 0);
 }
 int access(sqlite3_vfs*, const char* name, int flags, int* result) {
   return fails() ? SQLITE_IOERR_ACCESS : real_vfs()->xAccess(real_vfs(), name, flags, result);

@@ -103,7 +103,7 @@ class Store {
     return times_loaded_ == 1;
   }
   std::vector<PromptRecord> loaded() const {
-    REQUIRE(wait_until([&] { return has_loaded(); }, kLong));
+    REQUIRE(wait_until([&] { return has_loaded(); }, kLong, milliseconds(1)));
     const std::lock_guard lock(mutex_);
     return *loaded_;
   }
@@ -779,6 +779,24 @@ TEST_CASE("index store: a file that is deleted while it is open is begun anew") 
   CHECK(store->put(record_of(2)));
   CHECK(store->flush(kLong));
   CHECK(same(reload(folder), {{2, record_of(2)}}));
+}
+
+TEST_CASE("index store: a link to the database is as good as the database") {
+  const Folder folder;
+  fs::create_directory(folder.path() + "/real");
+  fs::create_symlink("real", folder.path() + "/folder");
+  auto options = folder.options();
+  options.path = folder.path() + "/real/prompts.db";
+  CHECK(Store(options).loaded().empty());
+  fs::create_symlink("prompts.db", folder.path() + "/real/link.db");
+  options.path = folder.path() + "/folder/link.db";
+  SQLite::Database(options.path, SQLite::OPEN_READWRITE).exec("PRAGMA user_version=99");
+  Store store(options);
+  CHECK(store->put(record_of(1)));
+  CHECK(store->flush(kLong));
+  CHECK(store->stats().set_aside == 1);
+  CHECK(store->stats().log_bytes > 0);
+  CHECK(fs::is_symlink(options.path));
 }
 
 TEST_CASE("index store: a damaged row is skipped, deleted and counted; the others stay") {
