@@ -6,12 +6,13 @@
 // Threads:   match() and the other const calls: any thread, at any time. take(), compose(),
 //            forget() and maintain() do file work: any thread, one at a time (they take turns).
 // Ownership: owns its folder while it is open; a second store on it is refused.
-// Errors:    values. After any failure the store holds what it held before; what fails its checksum
-//            is moved to quarantine and never used again. A full or read-only disk fails take()
-//            only.
+// Errors:    values. After any failure the store holds what it held before, less what was evicted to
+//            make room; what fails its checksum is moved to quarantine and never used again. A full
+//            or read-only disk fails take() only. A catalogue that cannot be written fails nothing:
+//            it is made again from the segments.
 // Cost:      match(): one comparison pass, microseconds, no I/O. take(): reads the rows that are
-//            new, writes them once. compose(): reads and writes the prefix's rows, at the disk's
-//            or page cache's speed.
+//            new, writes them once, and at most 255 tokens' rows before them again. compose():
+//            reads and writes the prefix's rows, at the disk's or page cache's speed.
 //
 // On disk (docs/store-format.md): prompts that share a beginning form a tree of *segments*, each the
 // rows of a run of tokens behind a point of its parent. Written whole before anything refers to
@@ -36,7 +37,8 @@ namespace toki {
 struct KvStoreOptions {
   std::string dir;       ///< its own folder, made when missing, readable by the owner only
   std::string slot_dir;  ///< where the backend reads and writes state files
-  std::uint64_t max_bytes = std::uint64_t{32} << 30;  ///< of segments, as they are on disk
+  std::uint64_t max_bytes = std::uint64_t{32} << 30;  ///< of segments, as they are on disk,
+                                                      ///< with those in quarantine
 };
 
 /// What the store could restore of a prompt.
@@ -79,12 +81,14 @@ class TOKI_EXPORT KvStore {
   KvStore(const KvStore&) = delete;
   KvStore& operator=(const KvStore&) = delete;
 
+  /// Of the KV layout that the scope's last take() had; states of an older one stay unused.
   StoredPrefix match(const Scope& scope, TokenSpan prompt) const;
 
   /// Takes the state file `name` of slot_dir in, and deletes it there in any case. `expected`: what
   /// the slot is known to begin with; a state that begins otherwise is refused (Errc::corrupt).
   /// `whole`: keep it as a snapshot, usable only for prompts that begin with all of its tokens.
-  /// `prefill_ms`: what computing one of its tokens costs, for its worth.
+  /// `prefill_ms`: what computing one of its tokens costs, for its worth. Errc::unavailable: it
+  /// cannot be written, or does not fit into max_bytes beside what it hangs on.
   Result<Taken> take(const Scope& scope, TokenSpan expected, std::string_view name, bool whole,
                      double prefill_ms);
 
@@ -96,7 +100,8 @@ class TOKI_EXPORT KvStore {
   /// Deletes a state file that compose() wrote, when the backend has read it.
   void discard(std::string_view name);
 
-  /// Forgets the prompt of that id (what others share with it stays), or everything.
+  /// Forgets the prompt of that id (what others share with it stays), or everything. Returns how
+  /// many segments went. Errc::busy: other prompts branch off inside its last segment; they first.
   Result<std::uint64_t> forget(std::optional<std::uint64_t> id);
   /// Quota, catalogue, leftovers of crashed restores; call it now and then when nothing waits.
   void maintain();
@@ -106,6 +111,7 @@ class TOKI_EXPORT KvStore {
   KvStoreStats stats() const;
 
  private:
+  friend struct KvStoreSetup;  // tests open it on other file system calls
   struct Impl;
   explicit KvStore(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

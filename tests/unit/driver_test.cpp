@@ -42,11 +42,11 @@ class FakeBackend final : public Backend {
   void prefill(SlotId, TokenSpan prompt, Completion<Prefilled> done) override {
     end(std::move(done), Prefilled{.computed = prompt.size()});
   }
-  void save(SlotId, std::string_view, Completion<std::uint64_t> done) override {
-    end<std::uint64_t>(std::move(done), 7);
+  void save(SlotId, std::string_view, Completion<Timed> done) override {
+    end(std::move(done), Timed{.tokens = 7});
   }
-  void restore(SlotId, std::string_view, Completion<std::uint64_t> done) override {
-    end<std::uint64_t>(std::move(done), 7);
+  void restore(SlotId, std::string_view, Completion<Timed> done) override {
+    end(std::move(done), Timed{.tokens = 7});
   }
   void erase(SlotId slot, Completion<Done> done) override {
     erased.push_back(slot.index);
@@ -71,7 +71,8 @@ using Run = std::function<void(Ticket&, Backend&)>;
 using Render = std::function<Result<Tokens>(Backend&)>;
 
 asio::awaitable<void> run_async(Ticket& ticket, Backend& backend) {
-  co_await http::run_steps(ticket, backend);
+  http::AwaitedBackend awaited{backend};
+  co_await http::run_steps(ticket, awaited);
 }
 
 asio::awaitable<void> render_async(Backend& backend, std::optional<Result<Tokens>>& out) {

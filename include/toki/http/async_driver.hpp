@@ -8,6 +8,7 @@
 
 #include <toki/backend.hpp>
 #include <toki/engine.hpp>
+#include <toki/http/store_worker.hpp>
 #include <toki/result.hpp>
 
 #include <boost/asio/any_completion_handler.hpp>
@@ -19,6 +20,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include <memory>
+#include <string_view>
 #include <utility>
 
 namespace toki::http {
@@ -46,15 +48,113 @@ boost::asio::awaitable<Result<T>> await(Start start) {
       initiate, asio::use_awaitable);
 }
 
-/// Runs all steps of the ticket in order and tells it how each ended.
-inline boost::asio::awaitable<void> run_steps(Ticket& ticket, Backend& backend) {
-  for (std::size_t i = 0; i < ticket.steps().size(); ++i) {
-    const Step step = ticket.steps()[i];
-    auto start = [&backend, &step](Completion<Done> done) {
-      backend.erase(step.slot, std::move(done));
+/// Calls of a Backend as coroutines. LlamaServerBackend has the same calls itself, and there leaving
+/// the coroutine ends the call.
+struct AwaitedBackend {
+  Backend& backend;
+
+  boost::asio::awaitable<Result<Timed>> async_save(SlotId slot, std::string_view name) {
+    auto start = [&](Completion<Timed> done) { backend.save(slot, name, std::move(done)); };
+    co_return co_await await<Timed>(start);
+  }
+  boost::asio::awaitable<Result<Timed>> async_restore(SlotId slot, std::string_view name) {
+    auto start = [&](Completion<Timed> done) { backend.restore(slot, name, std::move(done)); };
+    co_return co_await await<Timed>(start);
+  }
+  boost::asio::awaitable<Result<Done>> async_erase(SlotId slot) {
+    auto start = [&](Completion<Done> done) { backend.erase(slot, std::move(done)); };
+    co_return co_await await<Done>(start);
+  }
+  boost::asio::awaitable<Result<Prefilled>> async_prefill(SlotId slot, TokenSpan prompt) {
+    auto start = [&](Completion<Prefilled> done) {
+      backend.prefill(slot, prompt, std::move(done));
     };
-    auto status = co_await await<Done>(start);
-    ticket.step_done(i, status);
+    co_return co_await await<Prefilled>(start);
+  }
+};
+
+inline StepReport failed_step(const Error& error) {
+  StepReport report;
+  report.error = error;
+  return report;
+}
+
+template <class AnyBackend>
+boost::asio::awaitable<StepReport> run_save(const Step& step, AnyBackend& backend,
+                                            StoreWorker* store) {
+  const Error none{Errc::unsupported, "there is no store"};
+  if (store == nullptr) {
+    co_return failed_step(none);
+  }
+  const auto saved = co_await backend.async_save(step.slot, step.file);
+  if (!saved) {
+    store->discard(step.file);
+    co_return failed_step(saved.error());
+  }
+  auto taken = co_await store->take(step.scope, step.tokens, step.file, step.whole, step.token_ms);
+  if (!taken) {
+    co_return failed_step(taken.error());
+  }
+  StepReport report;
+  report.tokens = std::move(taken->tokens);
+  report.ms = saved->ms;
+  co_return report;
+}
+
+template <class AnyBackend>
+boost::asio::awaitable<StepReport> run_restore(const Step& step, AnyBackend& backend,
+                                               StoreWorker* store) {
+  const Error none{Errc::unsupported, "there is no store"};
+  if (store == nullptr) {
+    co_return failed_step(none);
+  }
+  const auto composed =
+      co_await store->compose(step.scope, step.tokens, step.slot.index, step.file);
+  if (!composed) {
+    co_return failed_step(composed.error());
+  }
+  const auto restored = co_await backend.async_restore(step.slot, step.file);
+  store->discard(step.file);
+  if (!restored) {
+    co_return failed_step(restored.error());
+  }
+  StepReport report;
+  report.reused = restored->tokens == *composed ? *composed : 0;
+  report.ms = restored->ms;
+  co_return report;
+}
+
+template <class AnyBackend>
+boost::asio::awaitable<StepReport> run_step(const Step& step, AnyBackend& backend,
+                                            StoreWorker* store) {
+  switch (step.kind) {
+    case Step::Kind::save: co_return co_await run_save(step, backend, store);
+    case Step::Kind::restore: co_return co_await run_restore(step, backend, store);
+    case Step::Kind::prefill: {
+      const auto done = co_await backend.async_prefill(step.slot, step.tokens);
+      StepReport report;
+      if (!done) {
+        co_return failed_step(done.error());
+      }
+      report.reused = done->cached;
+      report.computed = done->computed;
+      report.ms = done->ms;
+      co_return report;
+    }
+    case Step::Kind::erase: break;
+  }
+  const auto done = co_await backend.async_erase(step.slot);
+  co_return done ? StepReport() : failed_step(done.error());
+}
+
+/// Runs all steps of the ticket in order and tells it how each ended. `store`: over what the engine
+/// was told to use (Engine::use_store), or null.
+template <class AnyBackend>
+boost::asio::awaitable<void> run_steps(Ticket& ticket, AnyBackend& backend,
+                                       StoreWorker* store = nullptr) {
+  while (const Step* step = ticket.next_step()) {
+    StepReport report = co_await run_step(*step, backend, store);
+    ticket.step_done(std::move(report));
   }
 }
 
