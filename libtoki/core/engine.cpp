@@ -87,8 +87,10 @@ std::vector<SlotView> Engine::Impl::view(const Query& query) const {
       const double taken = milliseconds(now - slot.leased_at);
       view.remaining_ms = service_ms > 0 ? std::max(service_ms - taken, service_ms / 4) : -1;
       if (user->leads) {
-        const auto computes = static_cast<double>(user->tokens.size() - user->predicted);
-        view.lead_ms = std::max(computes * prefill_rate() - taken, 0.0) + save.of(view.common);
+        const std::uint64_t computes =
+            user->prefilled_cached ? 0 : user->tokens.size() - user->predicted;
+        const double left = static_cast<double>(computes) * prefill_rate() - taken;
+        view.lead_ms = std::max(left, 0.0) + save.of(view.common);
       }
     }
     views.push_back(view);
@@ -140,13 +142,18 @@ Source Engine::Impl::source(const Plan& plan, const Found& found) const {
 }
 
 PlanWorld Engine::Impl::world() const {
-  return {.tick = pool.tick(),
-          .prefill_ms_per_token = prefill_rate(),
-          .own_cache_trust = facts.own_cache ? own_cache_trust : 0,
-          .saves = saves(),
-          .copies = saves() && abilities.cuts,
-          .save = save,
-          .restore = restore};
+  const auto prefills = [](const Ticket::Impl* user) {
+    return user != nullptr && user->leads && !user->prefilled_cached;
+  };
+  return {
+      .tick = pool.tick(),
+      .prefill_ms_per_token = prefill_rate(),
+      .prefilling = static_cast<std::size_t>(std::count_if(lessee.begin(), lessee.end(), prefills)),
+      .own_cache_trust = facts.own_cache ? own_cache_trust : 0,
+      .saves = saves(),
+      .copies = saves() && abilities.cuts,
+      .save = save,
+      .restore = restore};
 }
 
 Plan Engine::Impl::choose(const Query& query, const Found& found) const {

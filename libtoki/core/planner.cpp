@@ -4,6 +4,7 @@
 //   run in s           get + (prompt - had) * rate + chance(s) * turns(s) * back(s)
 //     get              0, restore(tokens), or save(other slot) + restore(tokens)
 //     had              tokens that need no prefill then
+//     rate             of one prefill, times those under way
 //     back(s)          what it costs to have its present content again: compute what is lost of it,
 //                      or restore the stored part and compute the rest
 //     save first       where it pays: back(s) becomes restore(held), for save(held), which every
@@ -95,7 +96,8 @@ Option take_over(const SlotView& slot, std::uint64_t had, const PlanQuery& query
                  const PlanWorld& world, std::size_t slots, std::size_t busy) {
   const std::uint64_t kept = query.reuse ? slot.common : 0;
   const double weight = chance_of_reuse(slot, world, slots) * turns(slot, query);
-  const double compute = prefill(query.prompt - had, world);
+  const double compute =
+      prefill(query.prompt - had, world) * static_cast<double>(1 + world.prefilling);
   Option option{.slot = &slot, .had = had};
   option.ms = compute + weight * back(slot, kept, slot.stored, world);
   if (world.saves && slot.known > 0 && slot.held > slot.stored && weight > 0) {

@@ -57,6 +57,7 @@ struct Pace {
 struct PlanWorld {
   std::uint64_t tick = 0;  // of the pool: one a lease
   double prefill_ms_per_token = 1.0;
+  std::size_t prefilling = 0;  // long prompts that are computed now: they share the machine
   double own_cache_trust = 0;  // 0: the backend has no cache of its own; 1: it always delivered
   bool saves = false;          // a slot's state can be saved, and restored into another
   bool copies = false;         // and what another slot holds beyond the prefix does no harm

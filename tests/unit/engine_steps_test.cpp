@@ -1,0 +1,293 @@
+// What a ticket asks to be done before its request is sent, and what that leaves behind.
+#include <toki/engine.hpp>
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "unit/token_ranges.hpp"
+
+using namespace toki;
+using Kind = Step::Kind;
+
+namespace {
+
+const Scope kScope({"model"});
+
+// An engine over a store that is a list of token lists.
+struct Bench {
+  std::chrono::steady_clock::time_point now{};
+  std::vector<Tokens> stored;
+  Engine engine{{}, [this] { return now; }};
+
+  explicit Bench(std::uint32_t slots, bool cuts = true) {
+    engine.backend_changed(
+        {.slots = slots, .slots_used = std::vector<bool>(slots, false), .own_cache = false});
+    engine.use_store([this](const Scope& scope, TokenSpan tokens) {
+      StoredPrefix best;
+      for (const Tokens& one : stored) {
+        if (scope == kScope) {
+          best.tokens = std::max<std::uint64_t>(best.tokens, common_prefix(one, tokens));
+        }
+      }
+      return best;
+    });
+    engine.set_abilities({.saves = true, .cuts = cuts});
+  }
+
+  Result<Ticket> begin(const Tokens& tokens, bool from_ids = false,
+                       std::chrono::milliseconds lead_patience = {}) {
+    Query query{.scope = kScope, .tokens = tokens};
+    query.from_ids = from_ids;
+    query.lead_patience = lead_patience;
+    return engine.begin(query);
+  }
+
+  // Runs a step as a backend and a store that work.
+  void done(Ticket& ticket, std::uint64_t generated = 4) {
+    const Step step = *ticket.next_step();
+    StepReport report{.ms = 1};
+    switch (step.kind) {
+      case Kind::erase: break;
+      case Kind::save:
+        report.tokens = step.tokens + range(900000, generated);
+        stored.push_back(report.tokens);
+        break;
+      case Kind::restore: report.reused = step.tokens.size(); break;
+      case Kind::prefill:
+        report.computed = step.tokens.size();
+        report.ms = static_cast<double>(step.tokens.size());
+        break;
+    }
+    ticket.step_done(std::move(report));
+  }
+  std::vector<Kind> run_steps(Ticket& ticket) {
+    std::vector<Kind> kinds;
+    while (const Step* step = ticket.next_step()) {
+      kinds.push_back(step->kind);
+      done(ticket);
+    }
+    return kinds;
+  }
+  Account finish(Ticket ticket, const Tokens& tokens, std::optional<std::uint64_t> cached = {}) {
+    ticket.sent();
+    const std::uint64_t reused = cached.value_or(ticket.predicted());
+    return std::move(ticket).finish({.ending = Ending::completed,
+                                     .computed = true,
+                                     .prompt_tokens = tokens.size(),
+                                     .cached_tokens = reused,
+                                     .generated_tokens = 4});
+  }
+  std::vector<Kind> run(const Tokens& tokens) {
+    auto ticket = begin(tokens);
+    REQUIRE(ticket);
+    auto kinds = run_steps(*ticket);
+    finish(std::move(*ticket), tokens);
+    return kinds;
+  }
+};
+
+const Tokens kA = range(1, 400);
+const Tokens kB = range(2000, 400);
+
+}  // namespace
+
+TEST_CASE("steps: a conversation that is displaced is saved, and restored when it goes on") {
+  Bench b(1);
+  CHECK(b.run(kA).empty());
+  CHECK(b.run(kB) == std::vector{Kind::save});
+  auto ticket = b.begin(kA + range(700, 20));
+  REQUIRE(ticket);
+  CHECK(ticket->predicted() == 400);
+  CHECK(ticket->source() == Source::disk);
+  CHECK(ticket->reason() == Reason::restored);
+  CHECK(b.run_steps(*ticket) == std::vector{Kind::save, Kind::restore});
+  const Account account = b.finish(std::move(*ticket), kA + range(700, 20));
+  CHECK_FALSE(account.integrity_fault);
+  CHECK(account.reused == 400);
+  CHECK(b.engine.stats().source_disk == 1);
+  CHECK(b.engine.stats().restored_tokens_total == 400);
+}
+
+TEST_CASE("steps: what is stored already is not saved again when it is displaced") {
+  Bench b(1);
+  b.run(kA);
+  b.run(kB);
+  b.run(kA + range(700, 1));
+  b.stored.push_back(b.stored.back());
+  b.stored[0] = kA + range(700, 1) + range(900000, 4);
+  auto ticket = b.begin(kB);
+  REQUIRE(ticket);
+  const auto kinds = b.run_steps(*ticket);
+  CHECK(std::count(kinds.begin(), kinds.end(), Kind::restore) == 1);
+}
+
+TEST_CASE("steps: a save tells what the slot holds, the answer's ids too") {
+  Bench b(1);
+  b.run(kA);
+  auto chore = b.engine.begin_chore();
+  REQUIRE(chore);
+  CHECK(b.run_steps(*chore) == std::vector{Kind::save});
+  std::move(*chore).dismiss({}, SlotContent::unknown);
+  CHECK(b.engine.slot_table()[0].known_tokens == 404);
+  CHECK(b.engine.slot_table()[0].unknown_tail == 0);
+  CHECK(b.engine.begin_chore().error().code == Errc::not_found);
+  CHECK(b.begin(kA + range(900000, 4) + range(700, 9))->predicted() == 404);
+}
+
+TEST_CASE("steps: nothing is saved in the background while a request runs, or without ability") {
+  Bench b(2);
+  b.run(kA);
+  auto other = b.begin(kB);
+  CHECK_FALSE(b.engine.begin_chore());
+  std::move(*other).dismiss({}, SlotContent::unknown);
+  b.engine.set_abilities({});
+  CHECK_FALSE(b.engine.begin_chore());
+  CHECK(b.run(range(9000, 400)).empty());
+}
+
+TEST_CASE("steps: a second conversation with the same beginning gets a copy of it") {
+  Bench b(2);
+  b.run(kA + range(700, 100));
+  auto ticket = b.begin(kA + range(800, 100));
+  REQUIRE(ticket);
+  CHECK(ticket->slot()->index == 1);
+  CHECK(ticket->reason() == Reason::copied);
+  CHECK(ticket->source() == Source::copy);
+  CHECK(b.engine.idle_slots() == 0);
+  CHECK(b.run_steps(*ticket) == std::vector{Kind::save, Kind::restore});
+  CHECK(ticket->predicted() == 400);
+  CHECK(b.engine.idle_slots() == 1);  // the copied one is free again
+  b.finish(std::move(*ticket), kA + range(800, 100));
+  CHECK(b.engine.stats().copies_total == 1);
+  // Both are where they were.
+  CHECK(b.begin(kA + range(700, 100) + range(20, 5))->predicted() == 500);
+}
+
+TEST_CASE("steps: of requests with one cold prefix the first computes it, the others restore it") {
+  using std::chrono::milliseconds;
+  Bench b(3);
+  const Tokens system = range(1, 1000);
+  auto leader = b.begin(system + range(5000, 10), true, milliseconds(5000));
+  REQUIRE(leader);
+  REQUIRE(leader->next_step());
+  CHECK(leader->next_step()->kind == Kind::prefill);
+  CHECK(leader->next_step()->tokens.size() == 1009);
+  const Tokens second = system + range(6000, 10);
+  CHECK(b.begin(second, true, milliseconds(5000)).error().code == Errc::busy);
+  CHECK(b.begin(second, true, milliseconds(10)));  // no patience: it computes for itself
+  b.done(*leader);
+  REQUIRE(leader->next_step());
+  CHECK(leader->next_step()->kind == Kind::save);  // somebody waits
+  CHECK(b.begin(second, true, milliseconds(5000)).error().code == Errc::busy);
+  b.done(*leader, 0);
+  CHECK(leader->next_step() == nullptr);
+  auto follower = b.begin(second, true, milliseconds(5000));
+  REQUIRE(follower);
+  CHECK(follower->predicted() == 1000);
+  CHECK(b.run_steps(*follower) == std::vector{Kind::restore});
+  // The leader's request reuses what its own step computed: that is no reuse.
+  const Account account = b.finish(std::move(*leader), system + range(5000, 10), 1009);
+  CHECK(account.reused == 0);
+  CHECK(account.cache_class == CacheClass::miss);
+  CHECK_FALSE(account.integrity_fault);
+}
+
+TEST_CASE("steps: a leader for whom nobody waits saves nothing") {
+  Bench b(2);
+  auto leader = b.begin(range(1, 1000), true);
+  CHECK(b.run_steps(*leader) == std::vector{Kind::prefill});
+}
+
+TEST_CASE("steps: a leader that fails or leaves releases those who wait") {
+  using std::chrono::milliseconds;
+  Bench b(2);
+  const Tokens prompt = range(1, 1000);
+  std::optional<Ticket> leader(std::move(*b.begin(prompt, true, milliseconds(5000))));
+  const Tokens second = prompt + range(6000, 10);
+  REQUIRE(leader->next_step());
+  CHECK_FALSE(b.begin(second, true, milliseconds(5000)));
+  SECTION("failed") {
+    leader->step_done({.error = Error{Errc::backend, "no"}});
+    CHECK(leader->next_step() == nullptr);
+    CHECK(b.begin(second, true, milliseconds(5000)));
+  }
+  SECTION("left") {
+    leader.reset();
+    CHECK(b.begin(second, true, milliseconds(5000)));
+    CHECK(b.engine.slot_table()[0].content != SlotContent::known);
+  }
+}
+
+TEST_CASE("steps: after a failed restore the slot is erased, and the prompt computed") {  // B43
+  Bench b(1);
+  b.stored.push_back(kA);
+  auto ticket = b.begin(kA + range(700, 20));
+  REQUIRE(ticket->next_step()->kind == Kind::restore);
+  SECTION("told by the backend") {
+    ticket->step_done({.error = Error{Errc::backend, "400"}});
+  }
+  SECTION("told by another count") {
+    ticket->step_done({.reused = 0});
+  }
+  REQUIRE(ticket->next_step());
+  CHECK(ticket->next_step()->kind == Kind::erase);
+  CHECK(ticket->predicted() == 0);
+  b.done(*ticket);
+  CHECK(ticket->next_step() == nullptr);
+  CHECK(ticket->may_reuse());
+  CHECK(b.finish(std::move(*ticket), kA + range(700, 20)).cache_class == CacheClass::miss);
+  CHECK(b.engine.stats().restore_failures_total == 1);
+}
+
+TEST_CASE("steps: a client that leaves during a restore leaves a slot that is erased first") {
+  Bench b(1);
+  b.stored.push_back(kA);
+  std::optional<Ticket> ticket(std::move(*b.begin(kA)));
+  REQUIRE(ticket->next_step()->kind == Kind::restore);
+  ticket.reset();
+  auto next = b.begin(kB);
+  REQUIRE(next);
+  CHECK(next->next_step()->kind == Kind::erase);
+}
+
+TEST_CASE("steps: saving is given up for good when it is not supported") {  // B45
+  Bench b(1);
+  b.run(kA);
+  auto ticket = b.begin(kB);
+  REQUIRE(ticket->next_step()->kind == Kind::save);
+  ticket->step_done({.error = Error{Errc::unsupported, "501"}});
+  CHECK(ticket->next_step() == nullptr);
+  b.finish(std::move(*ticket), kB);
+  CHECK(b.engine.stats().can_save == 0);
+  CHECK(b.run(range(9000, 400)).empty());
+}
+
+TEST_CASE("steps: saving is given up after three failures in a row, until the next trial") {
+  Bench b(1);
+  for (Token i = 0; i < 4; ++i) {
+    auto ticket = b.begin(range(10000 * (i + 1), 400));
+    while (ticket->next_step()) {
+      ticket->step_done({.error = Error{Errc::unavailable, "disk full"}});
+    }
+    b.finish(std::move(*ticket), range(10000 * (i + 1), 400));
+  }
+  CHECK(b.engine.stats().save_failures_total == 3);
+  CHECK(b.engine.stats().can_save == 0);
+  b.engine.set_abilities({.saves = true, .cuts = true});
+  CHECK(b.run(kB) == std::vector{Kind::save});
+}
+
+TEST_CASE("steps: a restart of the backend in between ends them") {
+  Bench b(1);
+  b.run(kA);
+  auto ticket = b.begin(kB);
+  REQUIRE(ticket->next_step());
+  b.engine.backend_restarted();
+  ticket->step_done({.tokens = kA});
+  CHECK(ticket->next_step() == nullptr);
+  CHECK_FALSE(ticket->current());
+  CHECK(b.engine.stats().can_save == 0);
+}
