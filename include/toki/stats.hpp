@@ -43,6 +43,8 @@ struct Stats {
   std::uint64_t slots_total = 0, slots_busy = 0, slots_fenced = 0, queue_length = 0;
   std::uint64_t tree_blocks = 0, tree_bytes = 0;
   double prefill_ms_per_token = 0;
+  std::uint64_t token_cache_texts = 0, token_cache_bytes = 0, token_cache_off = 0;
+  std::uint64_t token_cache_whole_hits = 0, token_cache_part_hits = 0, token_cache_tokens = 0;
   std::uint64_t connections = 0, backend_ready = 0, pinning = 0, own_cache = 0;
 };
 
@@ -53,7 +55,7 @@ struct StatRow {
   bool counter;
   double value;
 };
-inline constexpr std::size_t kStatRows = 35;
+inline constexpr std::size_t kStatRows = 41;
 
 /// All of `stats` in a fixed order. `rows` must have room for kStatRows; returns how many were
 /// written.

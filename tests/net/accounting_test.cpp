@@ -33,11 +33,14 @@ const std::vector<std::string> kCounters = {"requests_total",
                                             "queue_timeouts_total",
                                             "slot_waits_total",
                                             "progress_timeouts_total",
-                                            "passthrough_total"};
+                                            "passthrough_total",
+                                            "token_cache_whole_hits_total",
+                                            "token_cache_part_hits_total",
+                                            "token_cache_tokens_total"};
 const std::vector<std::string> kGauges = {
-    "slots_total", "slots_busy",           "slots_fenced", "queue_length",  "tree_blocks",
-    "tree_bytes",  "prefill_ms_per_token", "connections",  "backend_ready", "pinning",
-    "own_cache"};
+    "slots_total", "slots_busy",           "slots_fenced",      "queue_length",   "tree_blocks",
+    "tree_bytes",  "prefill_ms_per_token", "connections",       "backend_ready",  "pinning",
+    "own_cache",   "token_cache_texts",    "token_cache_bytes", "token_cache_off"};
 
 // Samples of a Prometheus text page; REQUIREs that every line makes sense.
 std::map<std::string, double> samples(const std::string& page,
