@@ -1,10 +1,12 @@
 // tokid: wiring, signals, exit codes. 0: ended as asked; 1: cannot run; 2: bad options.
+#include <toki/index_store.hpp>
 #include <toki/version.hpp>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <fmt/format.h>
@@ -47,14 +49,16 @@ void log_line(toki::LogLevel level, std::string_view text) {
 
 void log_request(const toki::http::RequestReport& r) {
   spdlog::info(
-      "request method={} path={} status={} ending={} slot={} reason={} class={} prompt={} "
+      "request method={} path={} status={} ending={} slot={} reason={} source={} class={} "
+      "prompt={} "
       "available={} "
       "predicted={} reused={} "
       "generated={} render_ms={:.2f} queue_ms={:.2f} first_byte_ms={:.2f} total_ms={:.2f}{}{}{}",
       r.method, r.path, r.status, r.ending, r.slot ? std::to_string(*r.slot) : "-",
-      r.reason.empty() ? "-" : r.reason, r.cache_class.empty() ? "-" : r.cache_class, r.prompt,
-      r.available, r.predicted, r.reused, r.generated, r.render_ms, r.queue_ms, r.first_byte_ms,
-      r.total_ms, r.mismatch ? " mismatch=1" : "", r.fault ? " integrity_fault=1" : "",
+      r.reason.empty() ? "-" : r.reason, r.source.empty() ? "-" : r.source,
+      r.cache_class.empty() ? "-" : r.cache_class, r.prompt, r.available, r.predicted, r.reused,
+      r.generated, r.render_ms, r.queue_ms, r.first_byte_ms, r.total_ms,
+      r.mismatch ? " mismatch=1" : "", r.fault ? " integrity_fault=1" : "",
       r.error.empty() ? "" : fmt::format(" error=\"{}\"", r.error));
 }
 
@@ -66,13 +70,30 @@ KeepAlive keep_alive(const Options& options) {
                                                      : KeepAlive::Form::comment};
 }
 
+std::int64_t unix_ms() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<Millis>(now).count();
+}
+
 struct Daemon {
   Daemon(asio::io_context& io, const Options& o, bool own_cache)
       : options(o),
         upstream(io.get_executor(), o.backend_address, o.backend_key),
         backend(io.get_executor(), upstream, {.render = Millis(o.tokenize_limit_ms)}),
-        engine({.tree = {.max_bytes = o.tree_mib << 20}, .min_reuse_for_hit = o.min_reuse_for_hit},
-               &std::chrono::steady_clock::now),
+        index({.path = (std::filesystem::path(o.data_dir) / "index.db").string(),
+               .max_prompts = o.max_prompts},
+              log_line,
+              [this, &io](std::vector<toki::PromptRecord> prompts) {
+                auto adopt = [this, kept = std::move(prompts)]() mutable {
+                  engine.adopt(std::move(kept));
+                };
+                asio::post(io, std::move(adopt));
+              }),
+        engine({.tree = {.max_bytes = o.tree_mib << 20},
+                .max_prompts = o.max_prompts,
+                .max_prompt_bytes = o.prompts_mib << 20,
+                .min_reuse_for_hit = o.min_reuse_for_hit},
+               &std::chrono::steady_clock::now, &unix_ms),
         admission(io.get_executor(), engine,
                   {.length = o.queue_length,
                    .wait = Millis(o.queue_wait_ms),
@@ -80,15 +101,46 @@ struct Daemon {
         monitor(io.get_executor(), backend, upstream, engine, admission,
                 {.interval = Millis(o.probe_interval_ms), .own_cache = own_cache}, log_line),
         proxy(upstream, backend, monitor, engine, admission,
-              {.progress_limit = Millis(o.progress_limit_ms), .keep_alive = keep_alive(o)},
+              {.progress_limit = Millis(o.progress_limit_ms),
+               .volatile_lines = o.drop_volatile_line,
+               .keep_alive = keep_alive(o)},
               log_request),
         server(io.get_executor(), proxy, engine, monitor,
-               {.max_body = o.max_body_mib << 20, .max_connections = o.max_connections}),
-        tasks(io.get_executor()) {}
+               {.max_body = o.max_body_mib << 20, .max_connections = o.max_connections},
+               [this] { return stats(); }),
+        tasks(io.get_executor()) {
+    engine.on_prompt_change([this](toki::PromptChange change) { keep(std::move(change)); });
+  }
+
+  void keep(toki::PromptChange change) {
+    toki::PromptRecord& prompt = change.prompt;
+    switch (change.kind) {
+      case toki::PromptChange::Kind::put: index.put(std::move(prompt)); break;
+      case toki::PromptChange::Kind::used:
+        index.use(prompt.id, prompt.use, prompt.last_used_ms);
+        break;
+      case toki::PromptChange::Kind::removed: index.remove(prompt.id); break;
+    }
+  }
+
+  toki::Stats stats() const {
+    toki::Stats all = proxy.stats();
+    const toki::IndexStoreStats kept = index.stats();
+    all.index_open = kept.open ? 1 : 0;
+    all.index_loaded = kept.loaded;
+    all.index_written_total = kept.written;
+    all.index_dropped_total = kept.dropped;
+    all.index_set_aside_total = kept.set_aside;
+    all.index_queued = kept.queued;
+    all.index_bytes = kept.bytes;
+    all.index_log_bytes = kept.log_bytes;
+    return all;
+  }
 
   const Options& options;
   toki::http::Upstream upstream;
   toki::http::LlamaServerBackend backend;
+  toki::IndexStore index;
   toki::Engine engine;
   toki::http::Admission admission;
   toki::http::BackendMonitor monitor;
@@ -117,6 +169,9 @@ asio::awaitable<void> stop_on_signal(asio::io_context& io, Daemon& daemon, Super
     co_await child->stop(Millis(10000));
   }
   clean = co_await daemon.tasks.stop(Millis(500)) && clean;
+  if (!daemon.index.flush(Millis(2000))) {
+    spdlog::warn("not all of the index could be written");
+  }
   spdlog::info("stopped");
   if (!clean) {
     spdlog::shutdown();

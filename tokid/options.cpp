@@ -110,6 +110,13 @@ Status check(Options& options) {
     return bad("--backend: " + address.error().detail);
   }
   options.backend_address = std::move(*address);
+  if (!options.embed_backend.empty()) {
+    auto embedder = toki::http::parse_url(options.embed_backend);
+    if (!embedder) {
+      return bad("--embed-backend: " + embedder.error().detail);
+    }
+    options.embed_address = std::move(*embedder);
+  }
   if (auto status = read_key(options); !status) {
     return status;
   }
@@ -133,6 +140,22 @@ void add_options(CLI::App& app, Options& o) {
       ->check(CLI::Range(1, 1000000));
   app.add_option("--tree-mib", o.tree_mib, "most memory for the tree of known prompts in MiB")
       ->check(CLI::Range(1, 1048576));
+  app.add_option("--max-prompts", o.max_prompts,
+                 "most prompts remembered whole, in memory and across restarts")
+      ->check(CLI::Range(0, 1000000));
+  app.add_option("--prompts-mib", o.prompts_mib, "most memory for them in MiB")
+      ->check(CLI::Range(1, 1048576));
+  app.add_option("--token-cache-mib", o.token_cache_mib,
+                 "most memory for texts whose tokens are known, in MiB; 0: tokenize always")
+      ->check(CLI::Range(0, 1048576));
+  app.add_option("--embed-backend", o.embed_backend,
+                 "second llama-server, started with --embeddings, that finds similar prompts");
+  app.add_option("--embed-limit-ms", o.embed_limit_ms,
+                 "longest time that a request waits for its embedding")
+      ->check(ms);
+  app.add_option("--drop-volatile-line", o.drop_volatile_line,
+                 "drop the system prompt's first line when it begins with this text (may be given "
+                 "several times)");
   app.add_option("--queue-length", o.queue_length,
                  "most requests that wait for a slot; more get 429")
       ->check(CLI::Range(0, 1000000));

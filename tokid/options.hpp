@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,12 @@ struct Options {
   std::size_t max_body_mib = 64;
   std::size_t max_connections = 1024;
   std::size_t tree_mib = 128;
+  std::size_t max_prompts = 4096;
+  std::size_t prompts_mib = 64;
+  std::size_t token_cache_mib = 64;
+  std::string embed_backend;
+  std::int64_t embed_limit_ms = 50;
+  std::vector<std::string> drop_volatile_line;
   std::size_t queue_length = 256;
   std::int64_t queue_wait_ms = 60000;
   std::int64_t slot_wait_ms = 1000;
@@ -44,6 +51,7 @@ struct Options {
   std::uint16_t listen_port = 0;
   toki::http::Address backend_address;
   std::string backend_key;
+  std::optional<toki::http::Address> embed_address;
 };
 
 /// What to do: run, or end at once with an exit code after printing `text`.

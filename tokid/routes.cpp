@@ -63,6 +63,19 @@ Page slots_page(const toki::Engine& engine) {
   return {.body = "{\"slots\":[" + rows + "]}\n"};
 }
 
+constexpr std::size_t kEntriesShown = 1000;
+
+Page entries_page(const toki::Engine& engine, const toki::Stats& stats) {
+  std::string rows;
+  for (const toki::PromptInfo& prompt : engine.prompts(kEntriesShown)) {
+    rows +=
+        fmt::format(R"({}{{"id":{},"tokens":{},"use":{:.2f},"last_used_ms":{},"embedding":"{}"}})",
+                    rows.empty() ? "" : ",", prompt.id, prompt.tokens, prompt.use,
+                    prompt.last_used_ms, to_string(prompt.embedding));
+  }
+  return {.body = fmt::format("{{\"total\":{},\"entries\":[{}]}}\n", stats.prompts_known, rows)};
+}
+
 Page health_page(toki::http::BackendMonitor::State state) {
   const bool ready = state == toki::http::BackendMonitor::State::ready;
   return {.status = ready ? 200U : 503U,
@@ -78,12 +91,22 @@ Page error_page(unsigned status, std::string message) {
 
 }  // namespace
 
+bool is_lookup(std::string_view method, std::string_view target) {
+  return method == "POST" && target.substr(0, target.find('?')) == "/toki/lookup";
+}
+
 std::optional<Page> own_page(std::string_view method, std::string_view target,
                              const toki::Engine& engine, const toki::Stats& stats,
                              toki::http::BackendMonitor::State state) {
   const std::string_view path = target.substr(0, target.find('?'));
   if (path != "/metrics" && path != "/toki" && !path.starts_with("/toki/")) {
     return std::nullopt;
+  }
+  if (is_lookup(method, target)) {
+    return std::nullopt;
+  }
+  if (path == "/toki/lookup") {
+    return error_page(405, "this page only answers POST");
   }
   if (method != "GET" && method != "HEAD") {
     return error_page(405, "this page only answers GET");
@@ -99,6 +122,9 @@ std::optional<Page> own_page(std::string_view method, std::string_view target,
   }
   if (path == "/toki/slots") {
     return slots_page(engine);
+  }
+  if (path == "/toki/entries") {
+    return entries_page(engine, stats);
   }
   return error_page(404, "tokid has no such page");
 }

@@ -17,10 +17,13 @@ struct Page {
   std::string body;
 };
 
-/// Nothing when the path is not tokid's own. Unknown paths below /toki/ are 404, other methods than
+/// Nothing when the path is not tokid's own, or is POST /toki/lookup, which has to ask the backend.
+/// Unknown paths below /toki/ are 404, other methods than
 /// GET and HEAD 405.
 std::optional<Page> own_page(std::string_view method, std::string_view target,
                              const toki::Engine& engine, const toki::Stats& stats,
                              toki::http::BackendMonitor::State state);
+
+bool is_lookup(std::string_view method, std::string_view target);
 
 }  // namespace tokid

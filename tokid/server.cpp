@@ -98,12 +98,14 @@ struct Server::Session {
 };
 
 Server::Server(asio::any_io_executor executor, toki::http::Proxy& proxy, toki::Engine& engine,
-               const toki::http::BackendMonitor& monitor, ServerLimits limits)
+               const toki::http::BackendMonitor& monitor, ServerLimits limits,
+               std::function<toki::Stats()> stats)
     : acceptor_(executor),
       proxy_(proxy),
       engine_(engine),
       monitor_(monitor),
       limits_(limits),
+      stats_(std::move(stats)),
       tasks_(std::move(executor)) {}
 
 toki::Result<std::uint16_t> Server::listen(const std::string& host, std::uint16_t port) {
@@ -214,11 +216,13 @@ asio::awaitable<bool> Server::one_request(Session& session) {
       .fields = parser.chunked() ? &fields : &head,
       .body = head.body(),
       .has_body = parser.chunked() || parser.content_length().has_value()};
-  toki::Stats stats = proxy_.stats();
+  toki::Stats stats = stats_();
   stats.connections = sessions_.size();
   if (const auto page =
           own_page(request.method, request.target, engine_, stats, monitor_.state())) {
     co_await answer.whole(page->status, page->content_type, page->body);
+  } else if (is_lookup(request.method, request.target)) {
+    co_await proxy_.lookup(request, answer);
   } else {
     co_await proxy_.serve(request, answer, stream.socket());
   }

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <string>
 
@@ -26,7 +27,8 @@ struct ServerLimits {
 class Server {
  public:
   Server(boost::asio::any_io_executor executor, toki::http::Proxy& proxy, toki::Engine& engine,
-         const toki::http::BackendMonitor& monitor, ServerLimits limits);
+         const toki::http::BackendMonitor& monitor, ServerLimits limits,
+         std::function<toki::Stats()> stats);
 
   toki::Result<std::uint16_t> listen(const std::string& host, std::uint16_t port);
   boost::asio::awaitable<void> accept();
@@ -44,6 +46,7 @@ class Server {
   toki::Engine& engine_;
   const toki::http::BackendMonitor& monitor_;
   ServerLimits limits_;
+  std::function<toki::Stats()> stats_;
   std::list<Session*> sessions_;
   toki::http::TaskGroup tasks_;
   bool draining_ = false;

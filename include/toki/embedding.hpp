@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,6 +33,7 @@ TOKI_EXPORT std::string_view to_string(EmbeddingKind kind) noexcept;
 struct Embedding {
   EmbeddingKind kind = EmbeddingKind::none;
   std::vector<float> values;  ///< `dimension` of them, length 1
+  std::string model{};        ///< which model made it; only embeddings of one are compared
 };
 
 /// The dimension of hash embeddings where no model gives another.

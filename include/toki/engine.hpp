@@ -17,7 +17,9 @@
 #pragma once
 
 #include <toki/block_tree.hpp>
+#include <toki/embedding.hpp>
 #include <toki/export.hpp>
+#include <toki/prompt_record.hpp>
 #include <toki/result.hpp>
 #include <toki/scope.hpp>
 #include <toki/slot_pool.hpp>
@@ -36,9 +38,13 @@
 namespace toki {
 
 using Clock = std::function<std::chrono::steady_clock::time_point()>;
+using WallClock = std::function<std::int64_t()>;  ///< Unix time in ms
 
 struct EngineOptions {
   BlockTreeOptions tree;
+  std::size_t max_prompts = 4096;                        ///< remembered whole
+  std::size_t max_prompt_bytes = std::size_t{64} << 20;  ///< of their tokens and embeddings
+  double good_match = 0.5;  ///< share of a prompt known to the tree that ends the search there
   std::uint64_t min_reuse_for_hit = 10;  ///< tokens from which reuse counts as a hit
   double prefill_ms_per_token = 1.0;     ///< used until the backend's real rate was measured
 };
@@ -60,13 +66,24 @@ enum class Reason : std::uint8_t {
 };
 TOKI_EXPORT std::string_view to_string(Reason value) noexcept;
 
+/// Which step of the search found the longest known prefix of a prompt.
+enum class Source : std::uint8_t {
+  none,     ///< nothing of it is known
+  slot,     ///< the slot it runs in holds all that is known of it
+  tree,     ///< the tree of known prompts: more than that slot holds
+  similar,  ///< a prompt that its embedding nominated: more than the tree knows
+};
+TOKI_EXPORT std::string_view to_string(Source value) noexcept;
+
 struct Query {
   Scope scope{};
   TokenSpan tokens{};  ///< the whole prompt; empty when it is not known
   bool surrogate =
       false;  ///< `tokens` order requests by what they share, but are not the exact prompt
-  std::optional<Reason> bypass{};  ///< set: toki has no say, for this reason
-  std::uint32_t sequences = 1;     ///< how many slots the request will take in the backend
+  const Embedding* embedding = nullptr;  ///< of the prompt, where wants_embedding(); null: no
+                                         ///< search by similarity
+  std::optional<Reason> bypass{};        ///< set: toki has no say, for this reason
+  std::uint32_t sequences = 1;           ///< how many slots the request will take in the backend
   std::optional<std::uint32_t>
       slot{};  ///< the client's own choice, already checked against slots()
   std::chrono::milliseconds waited{0};  ///< how long the caller has waited already
@@ -108,6 +125,8 @@ struct Account {
   std::uint64_t reused = 0;
   bool tokenization_mismatch = false;
   bool integrity_fault = false;
+  std::uint64_t prompt = 0;      ///< the id under which it is remembered; 0: it is not
+  bool wants_embedding = false;  ///< it is remembered without a model's embedding
 };
 
 TOKI_EXPORT std::string_view to_string(Ending value) noexcept;
@@ -130,6 +149,7 @@ class TOKI_EXPORT Ticket {
       const noexcept;  ///< tokens of it that were ever known, wherever they are
   CacheClass predicted_class() const noexcept;
   Reason reason() const noexcept;
+  Source source() const noexcept;
   /// False: send `cache_prompt: false`, because what the slot holds must not be reused.
   bool may_reuse() const noexcept;
 
@@ -176,14 +196,62 @@ struct BackendFacts {
   bool pinning = true;    ///< a named slot keeps its prompt while others work
 };
 
+/// A change of what is remembered, for whoever keeps it across restarts.
+struct PromptChange {
+  enum class Kind : std::uint8_t {
+    put,     ///< `prompt` is new, or replaces the one with its id
+    used,    ///< only `use` and `last_used_ms` of `prompt` changed
+    removed  ///< the prompt with this id is forgotten
+  } kind = Kind::put;
+  PromptRecord prompt;  ///< whole with `put`; only the named fields otherwise
+};
+
+/// One remembered prompt, for people.
+struct PromptInfo {
+  std::uint64_t id = 0;
+  std::uint64_t tokens = 0;
+  EmbeddingKind embedding = EmbeddingKind::none;
+  double use = 0;
+  std::int64_t last_used_ms = 0;
+};
+
+/// What begin() would find and decide now.
+struct Lookup {
+  std::uint64_t available = 0;  ///< leading tokens that are known, wherever they are
+  std::uint64_t predicted = 0;  ///< of those, reused in the slot it would get
+  CacheClass predicted_class = CacheClass::miss;
+  Source source = Source::none;
+  bool busy = false;  ///< it would wait for a slot
+  std::optional<std::uint32_t> slot{};
+  Reason reason = Reason::displaced;
+  std::optional<PromptInfo> nearest{};  ///< the known prompt with the longest common prefix
+  std::uint64_t common = 0;             ///< its length: the token at which they part
+};
+
 class TOKI_EXPORT Engine {
  public:
-  Engine(const EngineOptions& options, Clock clock);
+  /// Without a wall clock, prompts are remembered without the time of their last use.
+  Engine(const EngineOptions& options, Clock clock, WallClock wall = {});
   ~Engine();
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) noexcept;
 
   Result<Ticket> begin(const Query& query);
+  /// What begin() would do, without taking a slot. Nothing is counted.
+  Lookup lookup(const Query& query) const;
+  /// Whether an embedding of this prompt could find more than the tree does: the tree knows less
+  /// than `good_match` of it and has had to forget something.
+  bool wants_embedding(const Scope& scope, TokenSpan tokens) const;
+
+  /// Remembers prompts from an earlier run, the most recently used first.
+  void adopt(std::vector<PromptRecord> prompts);
+  /// A model's embedding for a prompt that was remembered without one.
+  void embedded(std::uint64_t id, Embedding embedding);
+  /// The most recently used prompts, at most `count`.
+  std::vector<PromptInfo> prompts(std::size_t count) const;
+  /// Called, without locks, for every change of what is remembered. One listener, set before the
+  /// first request.
+  void on_prompt_change(std::function<void(PromptChange)> tell);
 
   /// Called, without locks, whenever a slot became free. One listener.
   void on_slot_free(std::function<void()> wake);

@@ -64,6 +64,9 @@ struct HnswOptions {
 TOKI_EXPORT std::unique_ptr<SimilarityIndex> make_hnsw_index(std::size_t dimension,
                                                              const HnswOptions& options = {});
 
+/// An exact scan for as long as it is the faster one (docs/decisions), HNSW beyond.
+TOKI_EXPORT std::unique_ptr<SimilarityIndex> make_similarity_index(std::size_t dimension);
+
 /// A nominated prompt with what the ranking needs.
 struct Candidate {
   std::uint64_t id = 0;

@@ -41,10 +41,17 @@ struct Stats {
   std::uint64_t queue_full_total = 0, queue_timeouts_total = 0, slot_waits_total = 0;
   std::uint64_t progress_timeouts_total = 0, passthrough_total = 0;
   std::uint64_t slots_total = 0, slots_busy = 0, slots_fenced = 0, queue_length = 0;
-  std::uint64_t tree_blocks = 0, tree_bytes = 0;
+  std::uint64_t tree_blocks = 0, tree_bytes = 0, prompts_known = 0, prompt_bytes = 0;
+  std::uint64_t source_slot = 0, source_tree = 0, source_similar = 0, source_none = 0;
+  std::uint64_t similar_searches_total = 0, similar_gained_tokens_total = 0;
+  std::uint64_t embeddings_total = 0, embeddings_late_total = 0, embeddings_failed_total = 0,
+                embeddings_dropped_total = 0;
+  std::uint64_t token_cache_whole_total = 0, token_cache_part_total = 0,
+                token_cache_tokens_total = 0, token_cache_bytes = 0, token_cache_off = 0;
+  std::uint64_t volatile_lines_dropped_total = 0;
+  std::uint64_t index_open = 0, index_loaded = 0, index_written_total = 0, index_dropped_total = 0,
+                index_set_aside_total = 0, index_queued = 0, index_bytes = 0, index_log_bytes = 0;
   double prefill_ms_per_token = 0;
-  std::uint64_t token_cache_texts = 0, token_cache_bytes = 0, token_cache_off = 0;
-  std::uint64_t token_cache_whole_hits = 0, token_cache_part_hits = 0, token_cache_tokens = 0;
   std::uint64_t connections = 0, backend_ready = 0, pinning = 0, own_cache = 0;
 };
 
@@ -55,7 +62,7 @@ struct StatRow {
   bool counter;
   double value;
 };
-inline constexpr std::size_t kStatRows = 41;
+inline constexpr std::size_t kStatRows = 61;
 
 /// All of `stats` in a fixed order. `rows` must have room for kStatRows; returns how many were
 /// written.

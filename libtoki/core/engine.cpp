@@ -14,6 +14,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/known_prompts.hpp"
 #include "core/planner.hpp"
 
 namespace toki {
@@ -51,6 +52,16 @@ std::string_view to_string(Reason value) noexcept {
   return "unknown";
 }
 
+std::string_view to_string(Source value) noexcept {
+  switch (value) {
+    case Source::none: return "none";
+    case Source::slot: return "slot";
+    case Source::tree: return "tree";
+    case Source::similar: return "similar";
+  }
+  return "none";
+}
+
 std::string_view to_string(Ending value) noexcept {
   switch (value) {
     case Ending::completed: return "completed";
@@ -71,6 +82,8 @@ struct Ticket::Impl {
   bool surrogate = false;
   std::optional<Reason> bypass;
   Reason reason = Reason::displaced;
+  Source source = Source::none;
+  Embedding embedding;                // a model's, for the record
   std::optional<std::uint32_t> slot;  // pinned
   std::vector<std::uint32_t>
       claimed;  // leased slots: the pinned one, or those the backend may choose from
@@ -82,17 +95,32 @@ struct Ticket::Impl {
   std::uint64_t common_limit = 0;  // most that they can have shared
   std::uint64_t predicted = 0;
   std::uint64_t available = 0;
+  std::uint64_t computed = 0;      // tokens that the backend computed since its start
+  std::uint64_t similar_gain = 0;  // tokens that step 3 found and step 2 had not
+  bool searched_similar = false;
   std::uint64_t min_hit = 10;
   std::vector<Step> steps;
   std::chrono::steady_clock::time_point started;
 };
 
+// What the search (steps 2 to 4) found of a prompt.
+struct Found {
+  std::uint64_t available = 0;
+  std::uint64_t computed = 0;  // by the backend, since its start
+  std::uint64_t similar_gain = 0;
+  bool searched_similar = false;
+};
+
 struct Engine::Impl {
   EngineOptions options;
   Clock clock;
+  WallClock wall;
 
   mutable std::mutex mutex;
   BlockTree tree;
+  bool tree_overflowed = false;  // it had to forget something
+  KnownPrompts known;
+  std::uint64_t next_prompt = 0;
   SlotPool pool{0};
   std::vector<const Ticket::Impl*> lessee;  // per slot; null when free
   BackendFacts facts;
@@ -104,11 +132,26 @@ struct Engine::Impl {
   std::uint64_t longest_answer = 0;  // tokens: a known prompt may be followed by that many
   Stats stats;
   std::function<void()> wake;
+  std::function<void(PromptChange)> tell;
 
-  explicit Impl(const EngineOptions& o, Clock c) : options(o), clock(std::move(c)), tree(o.tree) {}
+  // Numbers of prompts begin with the time, so that they are not used twice across restarts.
+  Impl(const EngineOptions& o, Clock c, WallClock w)
+      : options(o),
+        clock(std::move(c)),
+        wall(std::move(w)),
+        tree(o.tree),
+        known({.prompts = o.max_prompts, .bytes = o.max_prompt_bytes}),
+        next_prompt(static_cast<std::uint64_t>(now_ms()) * 1024 + 1) {}
 
+  std::int64_t now_ms() const { return wall ? wall() : 0; }
+  bool good(std::uint64_t common, TokenSpan tokens) const {
+    return static_cast<double>(common) >= options.good_match * static_cast<double>(tokens.size());
+  }
+  Found search(const Query& query) const;
+  Source source(std::uint64_t predicted, const Found& found) const;
   std::vector<SlotView> view(const Query& query) const;
-  Plan choose(const Query& query, std::uint64_t available) const;
+  Plan choose(const Query& query, const Found& found) const;
+  std::vector<PromptChange> remember(const Ticket::Impl& ticket, const Embedding& hash);
   double prefill_rate() const { return prefill_ms > 0 ? prefill_ms : options.prefill_ms_per_token; }
   bool trusts_own_cache() const { return facts.own_cache && own_cache_trust >= kMinOwnCacheTrust; }
   void lease(Ticket::Impl& ticket, const Plan& plan);
@@ -156,11 +199,40 @@ std::vector<SlotView> Engine::Impl::view(const Query& query) const {
   return views;
 }
 
-Plan Engine::Impl::choose(const Query& query, std::uint64_t available) const {
+// Steps 2 to 4. The backend's own cache can only hold what was computed since its start.
+Found Engine::Impl::search(const Query& query) const {
+  Found found;
+  if (query.tokens.empty() || query.bypass) {
+    return found;
+  }
+  found.available = tree.match(query.scope, query.tokens).tokens;
+  if (query.embedding != nullptr && !good(found.available, query.tokens)) {
+    found.searched_similar = true;
+    const std::uint64_t similar = known.similar(query.scope, query.tokens, *query.embedding).common;
+    found.similar_gain = similar - std::min(similar, found.available);
+    found.available += found.similar_gain;
+  }
+  if (facts.own_cache) {
+    found.computed = known.computed(query.scope, query.tokens);
+  }
+  return found;
+}
+
+Source Engine::Impl::source(std::uint64_t predicted, const Found& found) const {
+  if (found.similar_gain > 0 && predicted < found.available) {
+    return Source::similar;
+  }
+  if (predicted > 0 && predicted + 1 >= found.available) {
+    return Source::slot;
+  }
+  return found.available > 0 ? Source::tree : Source::none;
+}
+
+Plan Engine::Impl::choose(const Query& query, const Found& found) const {
   const bool no_reuse = query.bypass == Reason::cache_prompt_false;
   const PlanQuery plan_query{
       .prompt = query.tokens.size(),
-      .available = available,
+      .available = found.computed,
       .reuse = !no_reuse && !query.bypass,
       .leave_to_backend =
           !query.slot && ((query.bypass && !no_reuse) || query.sequences > 1 || !facts.pinning),
@@ -241,7 +313,7 @@ bool Engine::Impl::impossible(const Ticket::Impl& ticket, std::uint64_t cached) 
   if (ticket.slot && !facts.own_cache) {
     return true;
   }
-  return !foreign && cached > ticket.available + longest_answer;
+  return !foreign && cached > known.computed(ticket.scope, ticket.tokens) + longest_answer;
 }
 
 Account Engine::Impl::account(const Ticket::Impl& ticket, const Outcome& outcome) {
@@ -283,6 +355,16 @@ void Engine::Impl::count(const Ticket::Impl& ticket, const Outcome& outcome,
     case CacheClass::bypass: ++stats.class_bypass; break;
     case CacheClass::unreported: ++stats.class_unreported; break;
   }
+  if (account.cache_class == CacheClass::hit || account.cache_class == CacheClass::soft_hit) {
+    switch (ticket.source) {
+      case Source::none: ++stats.source_none; break;
+      case Source::slot: ++stats.source_slot; break;
+      case Source::tree: ++stats.source_tree; break;
+      case Source::similar: ++stats.source_similar; break;
+    }
+  }
+  stats.similar_searches_total += ticket.searched_similar ? 1 : 0;
+  stats.similar_gained_tokens_total += ticket.similar_gain;
   const std::uint64_t prompt = outcome.prompt_tokens.value_or(ticket.tokens.size());
   stats.prompt_tokens_total += prompt;
   stats.available_tokens_total += ticket.available;
@@ -307,8 +389,8 @@ void Engine::Impl::measure(const Ticket::Impl& ticket, const Outcome& outcome) {
   if (outcome.prompt_ms > 0 && prompt >= cached + kMinMeasuredTokens) {
     smooth(prefill_ms, outcome.prompt_ms / static_cast<double>(prompt - cached));
   }
-  if (ticket.reason == Reason::backend_cache && outcome.cached_tokens && ticket.available > 0) {
-    const double share = static_cast<double>(cached) / static_cast<double>(ticket.available);
+  if (ticket.reason == Reason::backend_cache && outcome.cached_tokens && ticket.computed > 0) {
+    const double share = static_cast<double>(cached) / static_cast<double>(ticket.computed);
     own_cache_trust += 0.5 * (std::min(share, 1.0) - own_cache_trust);
   }
 }
@@ -335,14 +417,14 @@ void Engine::Impl::settle_content(Ticket::Impl& ticket, const Outcome& outcome,
     if (exact && outcome.ending == Ending::completed) {
       Tokens held = ticket.tokens;
       // The last generated token was sampled but never computed, so the slot does not hold it.
-      const std::size_t known =
+      const std::size_t told =
           outcome.generated.size() == outcome.generated_tokens && !outcome.generated.empty()
               ? outcome.generated.size() - 1
               : 0;
       held.insert(held.end(), outcome.generated.begin(),
-                  outcome.generated.begin() + static_cast<std::ptrdiff_t>(known));
+                  outcome.generated.begin() + static_cast<std::ptrdiff_t>(told));
       pool.hold(i, ticket.scope, std::move(held),
-                known > 0 ? 0 : std::max<std::uint64_t>(outcome.generated_tokens, 1) - 1,
+                told > 0 ? 0 : std::max<std::uint64_t>(outcome.generated_tokens, 1) - 1,
                 ticket.common);
     } else if (exact && cancelled && outcome.computed) {
       pool.hold(i, ticket.scope, ticket.tokens,
@@ -360,15 +442,15 @@ void Engine::Impl::settle_content(Ticket::Impl& ticket, const Outcome& outcome,
 
 void Engine::Impl::reset_slots(std::size_t slots, SlotContent content) {
   ++epoch;
+  known.forget_computed();
   pool = SlotPool(slots, content);
   lessee.assign(slots, nullptr);
 }
 
 void Engine::Impl::drop_contents(SlotContent content) {
   ++epoch;
-  if (content == SlotContent::empty) {
-    tree.clear();  // its own cache went with its slots, and nothing else keeps what was computed
-  }
+  known.forget_computed();
+  foreign = content != SlotContent::empty;
   own_cache_trust = 1.0;
   for (std::uint32_t i = 0; i < pool.size(); ++i) {
     pool.fence(i, false);
@@ -376,8 +458,62 @@ void Engine::Impl::drop_contents(SlotContent content) {
   }
 }
 
-Engine::Engine(const EngineOptions& options, Clock clock)
-    : impl_(std::make_shared<Impl>(options, std::move(clock))) {}
+// What a completed request leaves behind, for the tree, the known prompts and whoever keeps them.
+std::vector<PromptChange> Engine::Impl::remember(const Ticket::Impl& ticket,
+                                                 const Embedding& hash) {
+  tree.insert(ticket.scope, ticket.tokens);
+  tree_overflowed = tree_overflowed || tree.blocks() >= tree.capacity();
+  const Embedding* model =
+      ticket.embedding.kind == EmbeddingKind::model ? &ticket.embedding : nullptr;
+  const auto done = known.remember(next_prompt, ticket.scope, ticket.tokens, hash, model, now_ms());
+  std::vector<PromptChange> changes;
+  if (done.prompt != nullptr) {
+    next_prompt += done.prompt->id == next_prompt ? 1 : 0;
+    PromptChange change{.kind = PromptChange::Kind::used, .prompt = {}};
+    if (tell && done.is_new) {
+      change = {.kind = PromptChange::Kind::put, .prompt = *done.prompt};
+    }
+    change.prompt.id = done.prompt->id;
+    change.prompt.use = done.prompt->use;
+    change.prompt.last_used_ms = done.prompt->last_used_ms;
+    changes.push_back(std::move(change));
+  }
+  for (const std::uint64_t id : done.evicted) {
+    foreign = true;  // the backend's own cache may hold what is forgotten here
+    changes.push_back({.kind = PromptChange::Kind::removed, .prompt = {.id = id}});
+  }
+  return changes;
+}
+
+namespace {
+
+PromptInfo info_of(const PromptRecord& record) {
+  return {.id = record.id,
+          .tokens = record.tokens.size(),
+          .embedding = record.embedding.kind,
+          .use = record.use,
+          .last_used_ms = record.last_used_ms};
+}
+
+CacheClass class_of(bool bypass, std::uint64_t predicted, std::uint64_t min_hit) {
+  return bypass                 ? CacheClass::bypass
+         : predicted >= min_hit ? CacheClass::hit
+         : predicted > 0        ? CacheClass::soft_hit
+                                : CacheClass::miss;
+}
+
+std::optional<Reason> bypass_of(const Query& query, const Plan& plan) {
+  if (query.bypass) {
+    return query.bypass;
+  }
+  const bool left = plan.reason == Reason::pinning_off || plan.reason == Reason::several_answers;
+  return left ? std::optional(plan.reason) : std::nullopt;
+}
+
+}  // namespace
+
+Engine::Engine(const EngineOptions& options, Clock clock, WallClock wall)
+    : impl_(std::make_shared<Impl>(options, std::move(clock), std::move(wall))) {}
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 Engine& Engine::operator=(Engine&&) noexcept = default;
@@ -387,10 +523,8 @@ Result<Ticket> Engine::begin(const Query& query) {
   if (impl_->pool.idle() == 0) {
     return Error{Errc::busy, "no slot is free"};
   }
-  const bool known = !query.tokens.empty();
-  const std::uint64_t available =
-      known && !query.bypass ? impl_->tree.match(query.scope, query.tokens).tokens : 0;
-  const Plan plan = impl_->choose(query, available);
+  const Found found = impl_->search(query);
+  const Plan plan = impl_->choose(query, found);
   if (plan.action == Plan::Action::wait) {
     return Error{Errc::busy, "a better slot is busy"};
   }
@@ -399,21 +533,98 @@ Result<Ticket> Engine::begin(const Query& query) {
   ticket->epoch = impl_->epoch;
   ticket->scope = query.scope;
   ticket->tokens.assign(query.tokens.begin(), query.tokens.end());
-  ticket->tokens_known = known;
+  ticket->tokens_known = !query.tokens.empty();
   ticket->surrogate = query.surrogate;
-  ticket->bypass = query.bypass ? query.bypass
-                   : plan.reason == Reason::pinning_off || plan.reason == Reason::several_answers
-                       ? std::optional(plan.reason)
-                       : std::nullopt;
+  ticket->bypass = bypass_of(query, plan);
   ticket->reason = query.bypass ? *query.bypass : plan.reason;
   ticket->sequences = query.sequences;
-  ticket->available = available;
+  ticket->available = found.available;
+  ticket->computed = found.computed;
+  ticket->similar_gain = found.similar_gain;
+  ticket->searched_similar = found.searched_similar;
+  ticket->source = impl_->source(plan.predicted, found);
+  if (query.embedding != nullptr && query.embedding->kind == EmbeddingKind::model) {
+    ticket->embedding = *query.embedding;
+  }
   ticket->min_hit = impl_->options.min_reuse_for_hit;
   ticket->predicted = plan.predicted;
   ticket->may_reuse = query.bypass != Reason::cache_prompt_false;
   ticket->started = impl_->clock();
   impl_->lease(*ticket, plan);
   return Ticket(std::move(ticket));
+}
+
+Lookup Engine::lookup(const Query& query) const {
+  const std::lock_guard lock(impl_->mutex);
+  const Found found = impl_->search(query);
+  const Plan plan = impl_->choose(query, found);
+  Lookup result{.available = found.available, .predicted = plan.predicted};
+  const auto bypass = bypass_of(query, plan);
+  result.predicted_class =
+      class_of(bypass.has_value(), plan.predicted, impl_->options.min_reuse_for_hit);
+  result.source = impl_->source(plan.predicted, found);
+  result.busy = plan.action == Plan::Action::wait;
+  result.reason = bypass.value_or(plan.reason);
+  if (plan.action == Plan::Action::run) {
+    result.slot = plan.slot;
+  }
+  const auto nearest = impl_->known.nearest(query.scope, query.tokens);
+  if (nearest.prompt != nullptr) {
+    result.nearest = info_of(*nearest.prompt);
+    result.common = nearest.common;
+  }
+  return result;
+}
+
+bool Engine::wants_embedding(const Scope& scope, TokenSpan tokens) const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->tree_overflowed && impl_->known.size() > 0 && !tokens.empty() &&
+         !impl_->good(impl_->tree.match(scope, tokens).tokens, tokens);
+}
+
+void Engine::adopt(std::vector<PromptRecord> prompts) {
+  const std::lock_guard lock(impl_->mutex);
+  for (const PromptRecord& prompt : prompts) {
+    impl_->next_prompt = std::max(impl_->next_prompt, prompt.id + 1);
+  }
+  for (auto prompt = prompts.rbegin(); prompt != prompts.rend(); ++prompt) {
+    impl_->tree.insert(prompt->scope, prompt->tokens);
+  }
+  impl_->tree_overflowed = impl_->tree_overflowed || impl_->tree.blocks() >= impl_->tree.capacity();
+  for (PromptRecord& prompt : prompts) {
+    (void)impl_->known.adopt(std::move(prompt));  // what does not fit is in the tree all the same
+  }
+}
+
+void Engine::embedded(std::uint64_t id, Embedding embedding) {
+  PromptChange change;
+  std::function<void(PromptChange)> tell;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    const PromptRecord* record = impl_->known.embed(id, std::move(embedding));
+    if (record == nullptr) {
+      return;
+    }
+    tell = impl_->tell;
+    change = {.kind = PromptChange::Kind::put, .prompt = *record};
+  }
+  if (tell) {
+    tell(std::move(change));
+  }
+}
+
+std::vector<PromptInfo> Engine::prompts(std::size_t count) const {
+  const std::lock_guard lock(impl_->mutex);
+  std::vector<PromptInfo> result;
+  for (const PromptRecord* record : impl_->known.list(count)) {
+    result.push_back(info_of(*record));
+  }
+  return result;
+}
+
+void Engine::on_prompt_change(std::function<void(PromptChange)> tell) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->tell = std::move(tell);
 }
 
 void Engine::on_slot_free(std::function<void()> wake) {
@@ -443,7 +654,6 @@ void Engine::backend_restarted() {
   {
     const std::lock_guard lock(impl_->mutex);
     ++impl_->stats.upstream_restarts_total;
-    impl_->foreign = false;
     impl_->drop_contents(SlotContent::empty);
   }
   impl_->notify();
@@ -520,6 +730,8 @@ Stats Engine::stats() const {
   result.prefill_ms_per_token = impl_->prefill_rate();
   result.tree_blocks = impl_->tree.blocks();
   result.tree_bytes = impl_->tree.bytes();
+  result.prompts_known = impl_->known.size();
+  result.prompt_bytes = impl_->known.bytes();
   result.pinning = impl_->facts.pinning ? 1 : 0;
   result.own_cache = impl_->trusts_own_cache() ? 1 : 0;
   return result;
@@ -558,6 +770,9 @@ Reason Ticket::reason() const noexcept {
 bool Ticket::may_reuse() const noexcept {
   return impl_->may_reuse;
 }
+Source Ticket::source() const noexcept {
+  return impl_->source;
+}
 std::span<const Step> Ticket::steps() const noexcept {
   return impl_->steps;
 }
@@ -578,12 +793,7 @@ std::size_t Ticket::claimed_among(std::span<const std::uint32_t> slots) const no
 }
 
 CacheClass Ticket::predicted_class() const noexcept {
-  if (impl_->bypass) {
-    return CacheClass::bypass;
-  }
-  return impl_->predicted >= impl_->min_hit ? CacheClass::hit
-         : impl_->predicted > 0             ? CacheClass::soft_hit
-                                            : CacheClass::miss;
+  return class_of(impl_->bypass.has_value(), impl_->predicted, impl_->min_hit);
 }
 
 void Ticket::step_done(std::size_t index, const Status& status) {
@@ -635,6 +845,10 @@ Account Ticket::finish(const Outcome& outcome) && {
   TOKI_CHECK(ticket != nullptr);
   const auto engine = ticket->engine;
   Account account;
+  std::vector<PromptChange> changes;
+  std::function<void(PromptChange)> tell;
+  const bool whole = outcome.ending == Ending::completed && ticket->tokens_known;
+  const Embedding hash = whole ? hash_embedding(ticket->tokens) : Embedding{};
   {
     const std::lock_guard lock(engine->mutex);
     account = engine->account(*ticket, outcome);
@@ -643,10 +857,12 @@ Account Ticket::finish(const Outcome& outcome) && {
     if (current && ticket->sent) {
       engine->measure(*ticket, outcome);
       engine->settle_content(*ticket, outcome, account);
-      if (outcome.ending == Ending::completed && ticket->tokens_known &&
-          !account.tokenization_mismatch && !account.integrity_fault) {
-        engine->tree.insert(ticket->scope, ticket->tokens);
-        engine->foreign = engine->foreign || engine->tree.blocks() >= engine->tree.capacity();
+      if (whole && !account.tokenization_mismatch && !account.integrity_fault) {
+        changes = engine->remember(*ticket, hash);
+        const PromptRecord* kept = engine->known.find(changes.empty() ? 0 : changes[0].prompt.id);
+        account.prompt = kept == nullptr ? 0 : kept->id;
+        account.wants_embedding = kept != nullptr && kept->embedding.kind != EmbeddingKind::model;
+        tell = engine->tell;
       }
       if (outcome.ending == Ending::stalled) {  // of several it may be in, none is to be trusted
         for (const std::uint32_t slot : ticket->claimed) {
@@ -663,6 +879,11 @@ Account Ticket::finish(const Outcome& outcome) && {
     engine->release(*ticket);
   }
   engine->notify();
+  for (PromptChange& change : changes) {
+    if (tell) {
+      tell(std::move(change));
+    }
+  }
   return account;
 }
 

@@ -167,8 +167,10 @@ asio::awaitable<Result<Embedding>> Embedder::embed(std::string_view escaped) {
     for (const Segment& segment : segments) {
       lengths.push_back(segment.count);
     }
-    Embedding result{.kind = EmbeddingKind::model, .values = average(*vectors, lengths)};
+    Embedding result{
+        .kind = EmbeddingKind::model, .values = average(*vectors, lengths), .model = {}};
     identity_ = Scope({model_, std::to_string(result.values.size())}).bytes();
+    result.model = identity_;
     co_return result;
   }
 }

@@ -153,6 +153,16 @@ std::variant<GenerationRequest, HttpError> read_generation_request(Endpoint endp
   return request;
 }
 
+Query query_for(const GenerationRequest& request, std::string_view identity) {
+  const bool infill = request.endpoint == Endpoint::infill;
+  Query query{.scope = Scope({identity, request.adapters, infill ? "infill" : ""})};
+  query.bypass = request.bypass;
+  query.sequences = request.sequences;
+  query.slot = request.slot;
+  query.surrogate = infill || request.shifts;
+  return query;
+}
+
 std::vector<BodyEdit> slot_edits(const GenerationRequest& request, const Body& body,
                                  std::optional<std::uint32_t> slot, bool may_reuse) {
   std::vector<BodyEdit> edits;

@@ -1,5 +1,7 @@
 #include <toki/http/async_driver.hpp>
+#include <toki/http/explain.hpp>
 #include <toki/http/proxy.hpp>
+#include <toki/http/volatile_line.hpp>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
@@ -184,13 +186,7 @@ asio::awaitable<void> Proxy::Flow::run() {
     co_await refuse(away);
     co_return;
   }
-  Query query{.scope = Scope({proxy.monitor_.identity(), wanted.adapters,
-                              wanted.endpoint == Endpoint::infill ? "infill" : ""}),
-              .tokens = {}};
-  query.bypass = wanted.bypass;
-  query.sequences = wanted.sequences;
-  query.slot = wanted.slot;
-  query.surrogate = wanted.endpoint == Endpoint::infill || wanted.shifts;
+  Query query = query_for(wanted, proxy.monitor_.identity());
   const auto rendered = co_await render();
   if (rendered) {
     query.tokens = rendered->tokens;
@@ -240,9 +236,11 @@ asio::awaitable<void> Proxy::Flow::send() {
   report.predicted = ticket->predicted();
   report.available = ticket->available();
   report.reason = to_string(ticket->reason());
+  report.source = to_string(ticket->source());
   answer.headers = fmt::format(
-      "x-toki-cache: {}\r\nx-toki-reused: {}\r\nx-toki-slot: {}\r\nx-toki-reason: {}\r\n",
-      to_string(ticket->predicted_class()), ticket->predicted(),
+      "x-toki-cache: {}\r\nx-toki-reused: {}\r\nx-toki-known: {}\r\nx-toki-source: {}\r\n"
+      "x-toki-slot: {}\r\nx-toki-reason: {}\r\n",
+      to_string(ticket->predicted_class()), ticket->predicted(), ticket->available(), report.source,
       slot ? std::to_string(slot->index) : "any", report.reason);
   std::vector<std::string> storage;
   std::vector<std::string_view> pieces{request.body};
@@ -379,7 +377,17 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
     co_return;
   }
 
-  const auto parsed = Body::parse(request.body);
+  auto parsed = Body::parse(request.body);
+  std::string shortened;
+  ClientRequest request_now = request;
+  if (const Body* whole = std::get_if<Body>(&parsed)) {
+    if (auto rest = without_volatile_line(endpoint, *whole, options_.volatile_lines)) {
+      ++dropped_lines_;
+      shortened = std::move(*rest);
+      request_now.body = shortened;
+      parsed = Body::parse(shortened);
+    }
+  }
   std::variant<GenerationRequest, HttpError> read = HttpError{};
   if (const auto* bad = std::get_if<BodyError>(&parsed)) {
     read = HttpError{
@@ -400,7 +408,7 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
     co_return;
   }
   Flow flow{.proxy = *this,
-            .request = request,
+            .request = request_now,
             .answer = answer,
             .report = report,
             .wanted = std::get<GenerationRequest>(read),
@@ -421,17 +429,34 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
   }
 }
 
+asio::awaitable<void> Proxy::lookup(const ClientRequest& request, AnswerWriter& answer) {
+  constexpr std::string_view kPath = "?path=";
+  const auto at = request.target.find(kPath);
+  PromptSource source{.body = request.body, .authorization = authorization_of(request)};
+  if (at != std::string_view::npos) {
+    source.path = request.target.substr(at + kPath.size());
+  }
+  const auto explained =
+      co_await explain(backend_, monitor_, engine_, source, options_.volatile_lines);
+  if (const auto* refused = std::get_if<HttpError>(&explained)) {
+    co_await answer.error(*refused);
+    co_return;
+  }
+  const std::string body = to_json(std::get<Explanation>(explained));
+  co_await answer.whole(200, "application/json; charset=utf-8", body);
+}
+
 Stats Proxy::stats() const {
   Stats stats = engine_.stats();
   admission_.add_to(stats);
   stats.passthrough_total = passed_;
+  stats.volatile_lines_dropped_total = dropped_lines_;
   stats.requests_refused += refused_;
   const TokenCacheStats cache = backend_.token_cache_stats();
-  stats.token_cache_texts = cache.texts;
   stats.token_cache_bytes = cache.bytes;
-  stats.token_cache_whole_hits = cache.whole_hits;
-  stats.token_cache_part_hits = cache.part_hits;
-  stats.token_cache_tokens = cache.tokens_saved;
+  stats.token_cache_whole_total = cache.whole_hits;
+  stats.token_cache_part_total = cache.part_hits;
+  stats.token_cache_tokens_total = cache.tokens_saved;
   stats.token_cache_off = cache.off ? 1 : 0;
   stats.backend_ready = monitor_.state() == BackendMonitor::State::ready ? 1 : 0;
   return stats;

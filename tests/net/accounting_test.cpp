@@ -34,13 +34,28 @@ const std::vector<std::string> kCounters = {"requests_total",
                                             "slot_waits_total",
                                             "progress_timeouts_total",
                                             "passthrough_total",
-                                            "token_cache_whole_hits_total",
-                                            "token_cache_part_hits_total",
-                                            "token_cache_tokens_total"};
+                                            "source_slot",
+                                            "source_tree",
+                                            "source_similar",
+                                            "source_none",
+                                            "similar_searches_total",
+                                            "similar_gained_tokens_total",
+                                            "embeddings_total",
+                                            "embeddings_late_total",
+                                            "embeddings_failed_total",
+                                            "embeddings_dropped_total",
+                                            "token_cache_whole_total",
+                                            "token_cache_part_total",
+                                            "token_cache_tokens_total",
+                                            "volatile_lines_dropped_total",
+                                            "index_written_total",
+                                            "index_dropped_total",
+                                            "index_set_aside_total"};
 const std::vector<std::string> kGauges = {
-    "slots_total", "slots_busy",           "slots_fenced",      "queue_length",   "tree_blocks",
-    "tree_bytes",  "prefill_ms_per_token", "connections",       "backend_ready",  "pinning",
-    "own_cache",   "token_cache_texts",    "token_cache_bytes", "token_cache_off"};
+    "slots_total", "slots_busy",           "slots_fenced", "queue_length",      "tree_blocks",
+    "tree_bytes",  "prefill_ms_per_token", "connections",  "backend_ready",     "pinning",
+    "own_cache",   "prompts_known",        "prompt_bytes", "token_cache_bytes", "token_cache_off",
+    "index_open",  "index_loaded",         "index_queued", "index_bytes",       "index_log_bytes"};
 
 // Samples of a Prometheus text page; REQUIREs that every line makes sense.
 std::map<std::string, double> samples(const std::string& page,
@@ -228,6 +243,7 @@ TEST_CASE("every statistic is in the JSON and, with its type, in the metrics") {
     CHECK(stats.count(name) == 1);
     CHECK(response.json().count(name) == 1);
   }
+  CHECK(stats.size() == known.size());
   CHECK(stats.at("slots_total") == 2);
   CHECK(stats.at("backend_ready") == 1);
   CHECK(stats.at("pinning") == 1);

@@ -80,6 +80,7 @@ TEST_CASE("embedder: a text becomes a unit vector of the model") {
   const auto made = b.embed(words(20));
   REQUIRE(made);
   CHECK(made->kind == EmbeddingKind::model);
+  CHECK(made->model == b.embedder.identity());
   REQUIRE(made->values.size() == 8);
   double square = 0;
   for (const float value : made->values) {

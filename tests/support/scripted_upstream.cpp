@@ -787,7 +787,13 @@ std::vector<std::vector<int>> ScriptedUpstream::prompts_of(std::string_view path
   if (shape == Shape::chat || shape == Shape::messages) {
     if (!body["messages"].is_array()) return {};
     std::string text = render(body, true);
-    if (shape == Shape::messages) text.insert(0, body["system"].str() + " ");
+    std::string system;
+    if (shape == Shape::messages && body["system"].is_array()) {
+      for (const auto& part : body["system"].items()) system += part["text"].str() + " ";
+    } else if (shape == Shape::messages) {
+      system = body["system"].str() + " ";
+    }
+    text.insert(0, system);
     return {tokenize_locked(text, add_start, true)};
   }
   if (shape == Shape::responses) {

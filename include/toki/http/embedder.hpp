@@ -47,8 +47,8 @@ class TOKI_EXPORT Embedder {
   /// Errc::invalid_argument.
   boost::asio::awaitable<Result<Embedding>> async_embed(std::string_view json_string);
 
-  /// Equal only for embeddings that may be compared: it says model file, size and dimension, and is
-  /// empty until the first embedding was made.
+  /// Equal only for embeddings that may be compared (their `model`): it says model file, size and
+  /// dimension, and is empty until the first embedding was made.
   const std::string& identity() const noexcept { return identity_; }
   /// False while calls fail at once.
   bool available() const;

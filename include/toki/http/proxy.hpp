@@ -28,6 +28,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace toki::http {
 
@@ -43,6 +44,7 @@ struct ProxyOptions {
   Millis progress_limit{
       3600 * 1000};  ///< no byte from the backend for this long: 504, and its slot is fenced
   std::size_t max_rendered_bytes = std::size_t{8} << 20;  ///< larger bodies are not tokenized
+  std::vector<std::string> volatile_lines;                ///< beginnings; see volatile_line.hpp
   KeepAlive keep_alive;
 };
 
@@ -54,6 +56,7 @@ struct RequestReport {
   std::string_view ending;  ///< completed, refused, failed, cancelled, stalled, passed
   std::optional<std::uint32_t> slot;
   std::string_view reason;
+  std::string_view source;
   std::string_view cache_class;
   std::uint64_t prompt = 0, available = 0, predicted = 0, reused = 0, generated = 0;
   double render_ms = 0, queue_ms = 0, first_byte_ms = 0, total_ms = 0;
@@ -72,6 +75,10 @@ class TOKI_EXPORT Proxy {
   boost::asio::awaitable<void> serve(const ClientRequest& request, AnswerWriter& answer,
                                      boost::asio::ip::tcp::socket& socket);
 
+  /// POST /toki/lookup: what would happen to the request in its body. `?path=` in the target names
+  /// the call it is meant for.
+  boost::asio::awaitable<void> lookup(const ClientRequest& request, AnswerWriter& answer);
+
   Stats stats() const;
 
  private:
@@ -86,7 +93,7 @@ class TOKI_EXPORT Proxy {
   Admission& admission_;
   ProxyOptions options_;
   std::function<void(const RequestReport&)> report_;
-  std::uint64_t passed_ = 0, refused_ = 0;
+  std::uint64_t passed_ = 0, refused_ = 0, dropped_lines_ = 0;
 };
 
 }  // namespace toki::http

@@ -1,0 +1,111 @@
+// KvStore: computed KV cache on disk. Takes the state files that a backend saved, keeps each token's
+// rows once however many prompts share them, and puts a state file together for any prefix of what
+// it holds. Exact: a prefix counts only after its token ids were compared, and rows only after their
+// checksums were.
+//
+// Threads:   match() and the other const calls: any thread, at any time. take(), compose(),
+//            forget() and maintain() do file work: any thread, one at a time (they take turns).
+// Ownership: owns its folder while it is open; a second store on it is refused.
+// Errors:    values. After any failure the store holds what it held before; what fails its checksum
+//            is moved to quarantine and never used again. A full or read-only disk fails take()
+//            only.
+// Cost:      match(): one comparison pass, microseconds, no I/O. take(): reads the rows that are
+//            new, writes them once. compose(): reads and writes the prefix's rows, at the disk's
+//            or page cache's speed.
+//
+// On disk (docs/store-format.md): prompts that share a beginning form a tree of *segments*, each the
+// rows of a run of tokens behind a point of its parent. Written whole before anything refers to
+// them; a file that is not complete is removed at the next start.
+#pragma once
+
+#include <toki/export.hpp>
+#include <toki/log.hpp>
+#include <toki/result.hpp>
+#include <toki/scope.hpp>
+#include <toki/token.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace toki {
+
+struct KvStoreOptions {
+  std::string dir;       ///< its own folder, made when missing, readable by the owner only
+  std::string slot_dir;  ///< where the backend reads and writes state files
+  std::uint64_t max_bytes = std::uint64_t{32} << 30;  ///< of segments, as they are on disk
+};
+
+/// What the store could restore of a prompt.
+struct StoredPrefix {
+  std::uint64_t tokens = 0;  ///< leading tokens
+  bool snapshot = false;     ///< a state that can only be taken whole (see take())
+};
+
+/// What became of one state file.
+struct Taken {
+  Tokens tokens;                 ///< that the state holds, by its own record
+  std::uint64_t new_tokens = 0;  ///< of those, written now
+  std::uint64_t new_bytes = 0;
+  bool snapshot = false;  ///< not understood to the last byte, or wanted so: kept whole
+};
+
+struct StoredPrompt {
+  std::uint64_t id = 0;  ///< of its last segment
+  std::uint64_t tokens = 0;
+  std::uint64_t bytes = 0;  ///< of its last segment
+  double use = 0;
+  std::int64_t last_used_ms = 0;
+  bool snapshot = false;
+};
+
+struct KvStoreStats {
+  std::uint64_t segments = 0, tokens = 0, bytes = 0, snapshots = 0;
+  std::uint64_t prompt_tokens = 0;  ///< sum of the stored prompts' lengths: over `tokens`, the
+                                    ///< sharing ratio
+  std::uint64_t taken_total = 0, composed_total = 0, evicted_total = 0, quarantined_total = 0;
+  std::uint64_t failed_total = 0;  ///< takes and composes that failed
+  bool writable = true;            ///< the last write worked
+};
+
+class TOKI_EXPORT KvStore {
+ public:
+  /// Adopts what is whole, removes what is not. Errc::busy: another process has it.
+  static Result<std::unique_ptr<KvStore>> open(const KvStoreOptions& options, LogSink log);
+  ~KvStore();
+  KvStore(const KvStore&) = delete;
+  KvStore& operator=(const KvStore&) = delete;
+
+  StoredPrefix match(const Scope& scope, TokenSpan prompt) const;
+
+  /// Takes the state file `name` of slot_dir in, and deletes it there in any case. `expected`: what
+  /// the slot is known to begin with; a state that begins otherwise is refused (Errc::corrupt).
+  /// `whole`: keep it as a snapshot, usable only for prompts that begin with all of its tokens.
+  /// `prefill_ms`: what computing one of its tokens costs, for its worth.
+  Result<Taken> take(const Scope& scope, TokenSpan expected, std::string_view name, bool whole,
+                     double prefill_ms);
+
+  /// Writes the state of the longest stored prefix of `prompt`, at most `limit` tokens, as the file
+  /// `name` of slot_dir, to be restored into `slot`. Returns its tokens; Errc::not_found: nothing.
+  Result<std::uint64_t> compose(const Scope& scope, TokenSpan prompt, std::uint64_t limit,
+                                std::uint32_t slot, std::string_view name);
+
+  /// Forgets the prompt of that id (what others share with it stays), or everything.
+  Result<std::uint64_t> forget(std::optional<std::uint64_t> id);
+  /// Quota, catalogue, leftovers of crashed restores; call it now and then when nothing waits.
+  void maintain();
+
+  /// Most recently used first.
+  std::vector<StoredPrompt> prompts(std::size_t count) const;
+  KvStoreStats stats() const;
+
+ private:
+  struct Impl;
+  explicit KvStore(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace toki
