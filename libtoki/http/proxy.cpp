@@ -133,30 +133,32 @@ struct Proxy::Flow {
   const Body* body = nullptr;  // none: unreadable to us, passed on as it is
   std::optional<Ticket> ticket;
   bool sent = false;
+  bool from_parts = false;     // its tokens were put together from remembered ones
   std::vector<bool> old_work;  // slots that worked for others when this was sent
   RelayResult result;
 
   asio::awaitable<void> run();
   asio::awaitable<bool> take_ticket(const Query& query);
-  asio::awaitable<Result<Tokens>> render();
+  asio::awaitable<Result<Rendered>> render();
   asio::awaitable<void> refuse(const Error& error);
   asio::awaitable<void> send();
   void settle(bool client_left);
 };
 
-asio::awaitable<Result<Tokens>> Proxy::Flow::render() {
+asio::awaitable<Result<Rendered>> Proxy::Flow::render() {
   if (!wanted.known_prompt) {
-    co_return Tokens{};
+    Rendered nothing;
+    co_return nothing;
   }
   if (request.body.size() > proxy.options_.max_rendered_bytes) {
     co_return Error{Errc::invalid_argument, "too large"};
   }
   const Time begun = std::chrono::steady_clock::now();
   const std::string_view path = request.target.substr(0, request.target.find('?'));
-  auto tokens =
-      co_await proxy.backend_.async_render({path, request.body, authorization_of(request)});
+  const PromptSource source{path, request.body, authorization_of(request)};
+  auto rendered = co_await proxy.backend_.async_render(source);
   report.render_ms = since(begun);
-  co_return tokens;
+  co_return rendered;
 }
 
 asio::awaitable<void> Proxy::Flow::refuse(const Error& error) {
@@ -185,16 +187,19 @@ asio::awaitable<void> Proxy::Flow::run() {
     co_return;
   }
   Query query = query_for(wanted, proxy.monitor_.identity());
-  auto tokens = co_await render();
-  if (tokens) {
-    query.tokens = *tokens;
-  } else if (tokens.error().code == Errc::unavailable) {
+  const auto rendered = co_await render();
+  if (rendered) {
+    query.tokens = rendered->tokens;
+    query.surrogate = query.surrogate || rendered->surrogate;
+    from_parts = rendered->from_parts;
+  } else if (rendered.error().code == Errc::unavailable) {
     proxy.monitor_.poke();
     query.bypass = Reason::tokenize_failed;
   } else {
-    query.bypass = tokens.error().code == Errc::invalid_argument ? Reason::too_large
-                                                                 : bypass_reason(tokens.error());
-    report.error = tokens.error().detail;
+    query.bypass = rendered.error().code == Errc::invalid_argument
+                       ? Reason::too_large
+                       : bypass_reason(rendered.error());
+    report.error = rendered.error().detail;
   }
   report.prompt = query.tokens.size();
   if (co_await take_ticket(query)) {
@@ -296,6 +301,9 @@ void Proxy::Flow::settle(bool client_left) {
   report.reused = account.reused;
   report.generated = facts.generated_tokens.value_or(0);
   report.mismatch = account.tokenization_mismatch;
+  if (account.tokenization_mismatch && from_parts) {
+    proxy.monitor_.tokens_were_wrong();
+  }
   report.fault = account.integrity_fault;
 }
 
@@ -444,6 +452,12 @@ Stats Proxy::stats() const {
   stats.passthrough_total = passed_;
   stats.volatile_lines_dropped_total = dropped_lines_;
   stats.requests_refused += refused_;
+  const TokenCacheStats cache = backend_.token_cache_stats();
+  stats.token_cache_bytes = cache.bytes;
+  stats.token_cache_whole_total = cache.whole_hits;
+  stats.token_cache_part_total = cache.part_hits;
+  stats.token_cache_tokens_total = cache.tokens_saved;
+  stats.token_cache_off = cache.off ? 1 : 0;
   stats.backend_ready = monitor_.state() == BackendMonitor::State::ready ? 1 : 0;
   return stats;
 }
