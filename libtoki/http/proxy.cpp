@@ -133,7 +133,7 @@ struct Proxy::Flow {
   const Body* body = nullptr;  // none: unreadable to us, passed on as it is
   std::optional<Ticket> ticket;
   bool sent = false;
-  bool from_parts = false;     // its tokens were put together from remembered ones
+  Rendered rendered;
   std::vector<bool> old_work;  // slots that worked for others when this was sent
   RelayResult result;
 
@@ -156,9 +156,9 @@ asio::awaitable<Result<Rendered>> Proxy::Flow::render() {
   const Time begun = std::chrono::steady_clock::now();
   const std::string_view path = request.target.substr(0, request.target.find('?'));
   const PromptSource source{path, request.body, authorization_of(request)};
-  auto rendered = co_await proxy.backend_.async_render(source);
+  auto tokens = co_await proxy.backend_.async_render(source);
   report.render_ms = since(begun);
-  co_return rendered;
+  co_return tokens;
 }
 
 asio::awaitable<void> Proxy::Flow::refuse(const Error& error) {
@@ -187,21 +187,25 @@ asio::awaitable<void> Proxy::Flow::run() {
     co_return;
   }
   Query query = query_for(wanted, proxy.monitor_.identity());
-  const auto rendered = co_await render();
-  if (rendered) {
-    query.tokens = rendered->tokens;
-    query.surrogate = query.surrogate || rendered->surrogate;
-    from_parts = rendered->from_parts;
-  } else if (rendered.error().code == Errc::unavailable) {
+  auto tokens = co_await render();
+  if (tokens) {
+    rendered = std::move(*tokens);
+    query.tokens = rendered.tokens;
+    query.surrogate = query.surrogate || rendered.surrogate;
+  } else if (tokens.error().code == Errc::unavailable) {
     proxy.monitor_.poke();
     query.bypass = Reason::tokenize_failed;
   } else {
-    query.bypass = rendered.error().code == Errc::invalid_argument
-                       ? Reason::too_large
-                       : bypass_reason(rendered.error());
-    report.error = rendered.error().detail;
+    query.bypass = tokens.error().code == Errc::invalid_argument ? Reason::too_large
+                                                                 : bypass_reason(tokens.error());
+    report.error = tokens.error().detail;
   }
   report.prompt = query.tokens.size();
+  Embedding embedding;
+  if (!query.bypass && proxy.engine_.wants_embedding(query.scope, query.tokens)) {
+    embedding = co_await proxy.embeddings_.for_search(rendered.text, query.tokens);
+    query.embedding = embedding.kind == EmbeddingKind::none ? nullptr : &embedding;
+  }
   if (co_await take_ticket(query)) {
     co_await send();
   }
@@ -301,21 +305,25 @@ void Proxy::Flow::settle(bool client_left) {
   report.reused = account.reused;
   report.generated = facts.generated_tokens.value_or(0);
   report.mismatch = account.tokenization_mismatch;
-  if (account.tokenization_mismatch && from_parts) {
+  if (account.tokenization_mismatch && rendered.from_parts) {
     proxy.monitor_.tokens_were_wrong();
+  }
+  if (account.wants_embedding) {
+    proxy.embeddings_.for_record(account.prompt, std::move(rendered.text));
   }
   report.fault = account.integrity_fault;
 }
 
 Proxy::Proxy(Upstream& upstream, LlamaServerBackend& backend, BackendMonitor& monitor,
-             Engine& engine, Admission& admission, ProxyOptions options,
-             std::function<void(const RequestReport&)> report)
+             Engine& engine, Admission& admission, PromptEmbeddings& embeddings,
+             ProxyOptions options, std::function<void(const RequestReport&)> report)
     : upstream_(upstream),
       backend_(backend),
       monitor_(monitor),
       engine_(engine),
       admission_(admission),
-      options_(options),
+      embeddings_(embeddings),
+      options_(std::move(options)),
       report_(std::move(report)) {}
 
 // Everything that takes no slot: through as it is.
@@ -449,6 +457,7 @@ asio::awaitable<void> Proxy::lookup(const ClientRequest& request, AnswerWriter& 
 Stats Proxy::stats() const {
   Stats stats = engine_.stats();
   admission_.add_to(stats);
+  embeddings_.add_to(stats);
   stats.passthrough_total = passed_;
   stats.volatile_lines_dropped_total = dropped_lines_;
   stats.requests_refused += refused_;
