@@ -64,6 +64,15 @@ struct HnswOptions {
 TOKI_EXPORT std::unique_ptr<SimilarityIndex> make_hnsw_index(std::size_t dimension,
                                                              const HnswOptions& options = {});
 
+/// Up to so many vectors in a scope a scan costs less than a graph (docs/benchmarks.md).
+inline constexpr std::size_t kScanUpTo = 200'000;
+
+/// What toki uses: a scan (int8), and beside it a graph for each scope that has more than
+/// `scan_up_to` vectors. A graph is built with the writes, two vectors each; until it holds all the
+/// scan answers.
+TOKI_EXPORT std::unique_ptr<SimilarityIndex> make_similarity_index(
+    std::size_t dimension, std::size_t scan_up_to = kScanUpTo);
+
 /// A nominated prompt with what the ranking needs.
 struct Candidate {
   std::uint64_t id = 0;
