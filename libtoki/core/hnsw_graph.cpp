@@ -71,7 +71,8 @@ struct HnswGraph::Impl {
   HnswOptions options;
   std::unique_ptr<Graph> graph;
   // A label is also the place in the graph. They count up, also when an id is replaced: hnswlib 0.6
-  // cannot take an element out, and giving it another vector leaves its old neighbours badly linked.
+  // cannot take an element out, and giving it another vector leaves its old neighbours badly
+  // linked.
   std::vector<std::uint64_t> ids;                         // by label
   std::unordered_map<std::uint64_t, std::size_t> labels;  // by id
 };

@@ -1,5 +1,6 @@
 // HnswGraph: the vectors of one scope in one graph of hnswlib, which no other file includes. Its
-// exceptions (there is no memory, or a fault of its own) end here: then the graph forgets all.
+// exceptions (there is no memory, or a fault of its own) end here: then the graph forgets all. Its
+// random numbers have a fixed seed: the same writes give the same graph.
 #pragma once
 
 #include <toki/similarity_index.hpp>

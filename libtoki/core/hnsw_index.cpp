@@ -15,7 +15,8 @@ class HnswIndex final : public SimilarityIndex {
  public:
   HnswIndex(std::size_t dimension, const HnswOptions& options)
       : dimension_(dimension), options_(options) {
-    TOKI_CHECK(dimension > 0 && options.links >= 2 && options.links <= 1000);
+    TOKI_CHECK(dimension > 0 && dimension <= kMaxDimension);
+    TOKI_CHECK(options.links >= 2 && options.links <= 1000);
   }
 
   void put(std::uint64_t id, const Scope& scope, std::span<const float> vector) override {

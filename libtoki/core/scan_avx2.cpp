@@ -1,5 +1,5 @@
-// The scan compiled for AVX2 with FMA; only called on CPUs that have both. Nothing inline from other
-// headers may be used here: the linker could keep this file's copy for all.
+// The scan compiled for AVX2 with FMA; only called on CPUs that have both. Nothing inline from
+// other headers may be used here: the linker could keep this file's copy for all.
 #include <immintrin.h>
 
 #include "core/scan_kernels.hpp"

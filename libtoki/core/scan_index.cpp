@@ -4,12 +4,6 @@
 
 namespace toki {
 
-namespace {
-
-constexpr std::size_t kMaxDimension = 65536;  // int8 products of more could leave 32 bits
-
-}  // namespace
-
 ScanIndex::ScanIndex(std::size_t dimension, Precision precision)
     : dimension_(dimension), precision_(precision) {
   TOKI_CHECK(dimension > 0 && dimension <= kMaxDimension);

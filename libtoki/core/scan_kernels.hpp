@@ -1,5 +1,5 @@
 // What a scan computes, once for each instruction set. A row is padded to whole lines of 64 bytes,
-// so no kernel has a tail to treat; the padding of the query is zero, that of int8 rows is anything.
+// so no kernel has a tail to treat; the query's padding is zero, that of int8 rows may be anything.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,8 @@ namespace toki {
 
 inline constexpr std::size_t kLineBytes = 64;
 inline constexpr std::size_t kLineFloats = kLineBytes / sizeof(float);
+
+inline constexpr std::size_t kMaxDimension = 65536;  // int8 products of more could leave 32 bits
 
 /// int8 rows are stored with this added, as the multiply instructions want one side unsigned.
 inline constexpr int kCodeBias = 128;

@@ -3,17 +3,27 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/scan_kernels.hpp"
 
 using namespace toki;
+
+// hnswlib takes its locks in changing orders while it adds, which only one thread may do here.
+#if defined(__SANITIZE_THREAD__)
+extern "C" const char* __tsan_default_suppressions();
+extern "C" const char* __tsan_default_suppressions() {
+  return "deadlock:toki_hnswlib\n";
+}
+#endif
 
 namespace {
 
@@ -547,6 +557,31 @@ TEST_CASE("similarity: a scope gets its graph bit by bit when it has grown, and 
     REQUIRE(growing->search(scopes()[0], gaussian(random, kDimension), 300).size() <= id);
   }
   CHECK(growing->bytes() == scan->bytes());
+}
+
+TEST_CASE("similarity: several threads may search at once") {
+  for_each_kind([](const Kind& kind) {
+    std::mt19937 random(10);
+    const auto index = kind.make(16);
+    for (std::uint64_t id = 0; id < 200; ++id) {
+      index->put(id, scopes()[0], gaussian(random, 16));
+    }
+    const Vector query = gaussian(random, 16);
+    const auto alone = ids_of(index->search(scopes()[0], query, 10));
+    std::atomic<int> same{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&] {
+        for (int i = 0; i < 50; ++i) {
+          same += ids_of(index->search(scopes()[0], query, 10)) == alone ? 1 : 0;
+        }
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    CHECK(same == 200);
+  });
 }
 
 TEST_CASE("band: those near the best one stay, the longest first") {
