@@ -19,7 +19,7 @@ using namespace toki;
 
 // hnswlib takes its locks in changing orders while it adds, which only one thread may do here.
 #if defined(__SANITIZE_THREAD__)
-extern "C" const char* __tsan_default_suppressions();
+extern "C" TOKI_EXPORT const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() {
   return "deadlock:toki_hnswlib\n";
 }
