@@ -88,6 +88,9 @@ check() {
   forbid "Catch2 belongs to tests" "$include[<\"]catch2/"
   but_not '^libtoki/store/'
   forbid "SQLite belongs to libtoki/store" "$include[<\"](SQLiteCpp/|sqlite3)"
+  among include libtoki tokid examples
+  but_not '^libtoki/core/hnsw_graph\.cpp$'
+  forbid "hnswlib belongs to core/hnsw_graph.cpp" "$include[<\"]hnswlib/"
 
   among include/toki
   for header in "${files[@]}"; do
@@ -158,6 +161,7 @@ self_test() {
   plant examples/e.cpp '#include <CLI/CLI.hpp>'
   plant libtoki/http/j.cpp '#include <SQLiteCpp/SQLiteCpp.h>'
   plant libtoki/core/x.cpp '#include <catch2/catch.hpp>'
+  plant libtoki/core/x.cpp '#include <hnswlib/hnswlib.h>'
   plant libtoki/http/j.cpp '#include <catch2/catch.hpp>'
   clean_tree
   printf '%s\n' '// Threads: Ownership: Errors:' '#include <vector>' '// Cost: late' \
