@@ -36,6 +36,7 @@
 #include "core/key_table.hpp"
 #include "core/readers_lock.hpp"
 #include "core/siblings.hpp"
+#include "core/stream_copy.hpp"
 
 namespace toki {
 namespace {
@@ -136,6 +137,8 @@ struct BlockTree::Impl {
   std::size_t blocks = 0;
   std::size_t reused_blocks = 0;
   std::uint32_t tick = 0;
+  std::uint32_t decay_age = 0;  // touch() computes no power twice in a row
+  double decay = 1;
 
   Node& at(NodeId id) { return pages[id >> kPageBits][id & (kPage - 1)]; }
   const Node& at(NodeId id) const { return pages[id >> kPageBits][id & (kPage - 1)]; }
@@ -192,11 +195,14 @@ struct BlockTree::Impl {
   void hang(NodeId leaf, bool cold);
   void unhang(NodeId leaf);
   NodeId root_of(const Scope& scope);
-  NodeId insert(const Scope& scope, TokenSpan prompt, std::span<const std::uint64_t> keys,
+  enum class End { anywhere, own_node };  // where a prompt's last token may lie
+  NodeId insert(const Scope& scope, TokenSpan prompt, std::span<const std::uint64_t> keys, End end,
                 std::size_t& added);
+  double decay_over(std::uint32_t age) const {
+    return std::exp2(-static_cast<double>(age) / options.half_life);
+  }
   double use_now(const Node& node) const {
-    return static_cast<double>(node.use) *
-           std::exp2(-static_cast<double>(tick - node.last_used) / options.half_life);
+    return static_cast<double>(node.use) * decay_over(tick - node.last_used);
   }
 };
 
@@ -375,7 +381,7 @@ NodeId BlockTree::Impl::add_chain(NodeId parent, TokenSpan prompt, std::size_t f
       }
     }
     if (i == from) {
-      copy(id, prompt, i, i + 1);
+      std::memcpy(cell(id), prompt.data() + i * size, node.length * sizeof(Token));
       copied = i + 1;
       unhang(parent);
       adopt(parent, id);
@@ -395,7 +401,7 @@ void BlockTree::Impl::copy(NodeId last, TokenSpan prompt, std::size_t from, std:
   if (from < to) {
     const TokenSpan tokens =
         prompt.subspan(from * size, std::min(to * size, prompt.size()) - from * size);
-    std::memcpy(cell(last - static_cast<NodeId>(to - from - 1)), tokens.data(),
+    stream_copy(cell(last - static_cast<NodeId>(to - from - 1)), tokens.data(),
                 tokens.size_bytes());
   }
 }
@@ -473,15 +479,15 @@ void BlockTree::Impl::unhang(NodeId leaf) {
 }
 
 void BlockTree::Impl::remove(NodeId leaf) {
-  constexpr NodeId kAhead = 12;
+  constexpr NodeId kFollowing = 12;
   Node& node = at(leaf);
   unhang(leaf);
   if (node.length == size) {
     table.erase(node.key, leaf);
   }
   // When a path goes, its blocks go one after the other: fetch what one of the next will need.
-  if (node.run >= kAhead) {
-    table.prefetch(at(leaf - kAhead).key);
+  if (node.run >= kFollowing) {
+    table.prefetch(at(leaf - kFollowing).key);
   }
   const NodeId parent = node.parent;
   disown(parent, leaf);
@@ -501,7 +507,11 @@ void BlockTree::Impl::touch(NodeId id) {
   unhang(id);
   reused_blocks += node.reused ? 0U : 1U;
   node.reused = true;
-  node.use = static_cast<float>(use_now(node) + 1);
+  if (tick - node.last_used != decay_age) {  // most of a path was used last at the same time
+    decay_age = tick - node.last_used;
+    decay = decay_over(decay_age);
+  }
+  node.use = static_cast<float>(static_cast<double>(node.use) * decay + 1);
   node.last_used = tick;
   if (listed) {
     hang(id, false);
@@ -536,7 +546,7 @@ NodeId BlockTree::Impl::root_of(const Scope& scope) {
 
 // Returns the node of the prompt's last token, or the last that found room.
 NodeId BlockTree::Impl::insert(const Scope& scope, TokenSpan prompt,
-                               std::span<const std::uint64_t> keys, std::size_t& added) {
+                               std::span<const std::uint64_t> keys, End end, std::size_t& added) {
   ++tick;
   const NodeId root = root_of(scope);
   const Place place = walk_down(deepest(root, prompt, given(keys)), prompt);
@@ -548,7 +558,8 @@ NodeId BlockTree::Impl::insert(const Scope& scope, TokenSpan prompt,
   if (whole < prompt.size()) {
     const TokenSpan rest = prompt.subspan(whole, std::min(size, prompt.size() - whole));
     const auto [child, common] = nearest(node, rest);
-    if (child != kNone && common == rest.size()) {  // the beginning of a known block
+    if (child != kNone && common == rest.size() &&
+        (end == End::anywhere || at(child).length == common)) {  // the beginning of a known block
       touch(child);
       return child;
     }
@@ -613,7 +624,7 @@ std::size_t BlockTree::insert(const Scope& scope, TokenSpan prompt,
                               std::span<const std::uint64_t> keys) {
   std::size_t added = 0;
   const WriteGuard guard(impl_->lock);
-  impl_->insert(scope, prompt, keys, added);
+  impl_->insert(scope, prompt, keys, Impl::End::anywhere, added);
   return added;
 }
 
@@ -621,7 +632,7 @@ bool BlockTree::pin(const Scope& scope, TokenSpan prompt) {
   std::size_t added = 0;
   const auto hashed = keys(scope, prompt);
   const WriteGuard guard(impl_->lock);
-  const NodeId node = impl_->insert(scope, prompt, hashed, added);
+  const NodeId node = impl_->insert(scope, prompt, hashed, Impl::End::own_node, added);
   std::size_t depth = 0;  // tokens down to the node
   for (NodeId above = node; above != kNone; above = impl_->at(above).parent) {
     depth += impl_->at(above).length;
@@ -642,8 +653,15 @@ void BlockTree::unpin(const Scope& scope, TokenSpan prompt) {
   }
   const Place place = impl_->walk_down({root->second, 0}, prompt);
   const TokenSpan rest = prompt.subspan(place.blocks * impl_->size);
-  const NodeId node = rest.empty() ? place.node : impl_->nearest(place.node, rest).first;
-  if (node != kNone && impl_->at(node).pins > 0) {
+  NodeId node = place.node;
+  if (!rest.empty()) {
+    const auto [child, common] = impl_->nearest(node, rest);
+    if (child == kNone || common < rest.size() || impl_->at(child).length != common) {
+      return;
+    }
+    node = child;
+  }
+  if (impl_->at(node).pins > 0) {
     --impl_->at(node).pins;
     impl_->hang(node, false);
   }
