@@ -26,7 +26,7 @@ using toki::TokenSpan;
 /// trusted, nothing is compared, and a block may lose its parent.
 class BlockLru {
  public:
-  explicit BlockLru(std::size_t capacity) : capacity_(capacity) { places_.reserve(capacity + 1); }
+  explicit BlockLru(std::size_t capacity) : capacity_(capacity) {}
 
   /// How many leading keys are there.
   std::size_t match(std::span<const std::uint64_t> keys) const {
