@@ -36,7 +36,8 @@ BigPages::Memory BigPages::get(std::size_t bytes, std::size_t alignment) {
 void* BigPages::take(std::size_t bytes) {
   constexpr std::size_t kLine = 64;
   bytes = (bytes + kLine - 1) / kLine * kLine;
-  if (extent_ == nullptr && closed_ + std::max(bytes, expected_) <= kHeap) {
+  expected_ -= std::min(expected_, bytes);
+  if (extent_ == nullptr && closed_ + bytes + expected_ <= kHeap) {
     held_.push_back(get(bytes, kLine));
     closed_ += bytes;
     return held_.back().get();
@@ -44,13 +45,12 @@ void* BigPages::take(std::size_t bytes) {
   if (taken_ + bytes > size_) {
     closed_ += whole_pages(taken_);
     taken_ = 0;
-    size_ = whole_pages(std::max({bytes, expected_, closed_, kHeap}));
+    size_ = whole_pages(std::max({bytes + expected_, closed_, kHeap}));
     held_.push_back(get(size_, kPage));
     extent_ = held_.back().get();
     ask_for_big_pages(extent_, size_);
   }
   taken_ += bytes;
-  expected_ -= std::min(expected_, bytes);
   return extent_ + (taken_ - bytes);
 }
 

@@ -103,6 +103,7 @@ struct Fetch {
 }  // namespace
 
 struct BlockTree::Impl {
+  // The limit that both budgets set.
   static std::size_t blocks_within(const BlockTreeOptions& o) {
     if (o.max_bytes == 0) {
       return o.max_blocks;
@@ -173,7 +174,7 @@ struct BlockTree::Impl {
   }
   std::uint64_t hash_blocks(std::uint64_t parent, TokenSpan prompt, std::span<std::uint64_t> keys,
                             Fetch& fetch) const;
-  Fetch cells_from(NodeId first, std::size_t count) const;
+  Fetch cells_near(NodeId node, std::size_t skip, std::size_t count) const;
   Place bisect(std::span<const std::uint64_t> keys, Place best, std::size_t unknown) const;
   Place deepest(NodeId root, TokenSpan prompt, Keys keys) const;
   Match match(const Scope& scope, TokenSpan prompt, Keys keys) const;
@@ -221,11 +222,12 @@ std::uint64_t BlockTree::Impl::hash_blocks(std::uint64_t parent, TokenSpan promp
   return parent;
 }
 
-// The cells of `count` consecutive nodes, as far as they are in one page.
-Fetch BlockTree::Impl::cells_from(NodeId first, std::size_t count) const {
-  const std::size_t in_page = std::min(count, kPage - (first & (kPage - 1)));
-  const auto* begin = reinterpret_cast<const char*>(cell(first));
-  return {begin, begin + in_page * size * sizeof(Token)};
+// The cells of `count` nodes numbered from `node` + `skip` on, as far as they are in its page.
+Fetch BlockTree::Impl::cells_near(NodeId node, std::size_t skip, std::size_t count) const {
+  const std::size_t in_page = kPage - (node & (kPage - 1));
+  const auto* begin = reinterpret_cast<const char*>(cell(node));
+  const std::size_t bytes = size * sizeof(Token);
+  return {begin + skip * bytes, begin + std::min(skip + count, in_page) * bytes};
 }
 
 // Binary search between `best` (known) and `unknown` blocks. Wrong only where hashes collide.
@@ -271,7 +273,7 @@ Place BlockTree::Impl::deepest(NodeId root, TokenSpan prompt, Keys keys) const {
       }
       __builtin_prefetch(&at(node));
       const bool expected = node == found.node + (asked - found.blocks);
-      fetch = cells_from(expected ? node + 1 : node, count);
+      fetch = cells_near(node, expected ? 1 : 0, count);
       if (!path_equals(compared, found, prompt)) {
         return compared;
       }

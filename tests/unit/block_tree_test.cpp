@@ -218,6 +218,19 @@ TEST_CASE("tree: a byte budget holds, and the index takes at most 64 bytes a blo
         64.0 + tokens_bytes);
 }
 
+TEST_CASE("tree: a path that ends where its page ends is found whole") {
+  constexpr std::size_t kPage = 1024;  // numbers a page; the root has the first
+  for (const std::size_t blocks : {kPage - 2, kPage - 1, kPage, 2 * kPage - 1}) {
+    BlockTree tree({.block_size = 8, .max_blocks = 10000});
+    const Tokens prompt = range(1, 8 * blocks);
+    tree.insert(kScope, prompt);
+    CHECK(tree.match(kScope, prompt).blocks == blocks);
+    CHECK(tree.match(kScope, prompt + range(1, 80)).blocks == blocks);
+    CHECK(tree.match(kScope, prompt + range(1, 800), tree.keys(kScope, prompt + range(1, 800)))
+              .tokens == 8 * blocks);
+  }
+}
+
 TEST_CASE("tree: a small tree takes no big pages, and a large one keeps its byte budget in them") {
   BlockTree small;
   small.insert(kScope, range(1, 1000));
