@@ -79,7 +79,12 @@ struct Daemon {
   Daemon(asio::io_context& io, const Options& o, bool own_cache)
       : options(o),
         upstream(io.get_executor(), o.backend_address, o.backend_key),
-        backend(io.get_executor(), upstream, {.render = Millis(o.tokenize_limit_ms)}),
+        embed_upstream(io.get_executor(), o.embed_address.value_or(o.backend_address),
+                       o.embed_address ? std::string() : o.backend_key),
+        embedder(embed_upstream),
+        backend(
+            io.get_executor(), upstream,
+            {.render = Millis(o.tokenize_limit_ms), .token_cache_bytes = o.token_cache_mib << 20}),
         index({.path = (std::filesystem::path(o.data_dir) / "index.db").string(),
                .max_prompts = o.max_prompts},
               log_line,
@@ -100,7 +105,9 @@ struct Daemon {
                    .slot_wait = Millis(o.slot_wait_ms)}),
         monitor(io.get_executor(), backend, upstream, engine, admission,
                 {.interval = Millis(o.probe_interval_ms), .own_cache = own_cache}, log_line),
-        proxy(upstream, backend, monitor, engine, admission,
+        embeddings(io.get_executor(), o.embed_address ? &embedder : nullptr, engine,
+                   Millis(o.embed_limit_ms)),
+        proxy(upstream, backend, monitor, engine, admission, embeddings,
               {.progress_limit = Millis(o.progress_limit_ms),
                .volatile_lines = o.drop_volatile_line,
                .keep_alive = keep_alive(o)},
@@ -139,11 +146,14 @@ struct Daemon {
 
   const Options& options;
   toki::http::Upstream upstream;
+  toki::http::Upstream embed_upstream;
+  toki::http::Embedder embedder;
   toki::http::LlamaServerBackend backend;
   toki::IndexStore index;
   toki::Engine engine;
   toki::http::Admission admission;
   toki::http::BackendMonitor monitor;
+  toki::http::PromptEmbeddings embeddings;
   toki::http::Proxy proxy;
   Server server;
   toki::http::TaskGroup tasks;
@@ -225,6 +235,7 @@ int run(Options options) {
                *port, options.backend_address.authority(), options.data_dir);
   asio::co_spawn(io, stop_on_signal(io, daemon, child.get()), asio::detached);
   daemon.tasks.spawn(daemon.monitor.run());
+  daemon.tasks.spawn(daemon.embeddings.run());
   daemon.tasks.spawn(daemon.server.accept());
   io.run();
   return 0;

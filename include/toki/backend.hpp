@@ -9,6 +9,7 @@
 // Cost:      virtual calls around network or device work; nothing here is on the token path.
 #pragma once
 
+#include <toki/embedding.hpp>
 #include <toki/export.hpp>
 #include <toki/result.hpp>
 #include <toki/slot_pool.hpp>
@@ -106,6 +107,9 @@ class TOKI_EXPORT Backend {
   virtual void save(SlotId slot, std::string_view name, Completion<Timed> done) = 0;
   virtual void restore(SlotId slot, std::string_view name, Completion<Timed> done) = 0;
   virtual void erase(SlotId slot, Completion<Done> done) = 0;
+  /// What `text` (a prompt as it was rendered) is about. Errc::unsupported unless overridden: there
+  /// is no embedding model then.
+  virtual void embed(std::string_view text, Completion<Embedding> done);
 };
 
 }  // namespace toki

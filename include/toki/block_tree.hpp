@@ -7,12 +7,13 @@
 // Ownership: copies the tokens it is given.
 // Errors:    none; what does not fit the budget is evicted, leaves first, coldest first.
 // Cost:      match: one hash pass over the prompt, some probes, one comparison pass over what
-//            matches; insert: the same, and about 0.1 us a new block. At most 64 bytes a block
-//            beside its tokens. Growing never copies anything as a whole.
+//            matches; insert: the same, and less than 0.1 us a new block. At most 64 bytes a block
+//            beside its tokens and, above 16 MiB, room of less than 2 MiB (big pages). Growing
+//            never copies anything as a whole.
 //
 // Exact: a prefix counts only after its token ids were compared; hashes only find. Prefix-closed: a
-// block is never present without its parent. A path is protected from its second use on, so that
-// one giant prompt cannot flush the prefixes that many share.
+// block is never present without its parent. One giant prompt cannot flush the prefixes that many
+// share: of what was used twice it takes a fifth of the budget at most.
 //
 // Block keys: XXH3-64 (https://xxhash.com) of the block's tokens as little-endian u32, chained over
 // the path from the scope's seed on; equal on every machine and in every run.

@@ -3,7 +3,8 @@
 //
 // Threads:   pure functions.
 // Ownership: results own their values; spans are only looked at during the call.
-// Errors:    none; an empty prompt has the zero vector.
+// Errors:    none; an empty prompt has the zero vector. A dimension of 0, an overlap not less than
+//            the window, or lengths that are not one a part are broken preconditions.
 // Cost:      hash_embedding: some nanoseconds a token. average: one pass over the parts.
 //
 // Two kinds, never compared with each other: `model` comes from an embedding model; `hash` is made
@@ -39,7 +40,8 @@ struct Embedding {
 /// The dimension of hash embeddings where no model gives another.
 inline constexpr std::size_t kHashDimension = 384;
 
-/// Feature hashing of the prompt's token n-grams (1 to 3) into `dimension` values.
+/// Feature hashing of the prompt's token n-grams (1 to 3) into `dimension` values. Of each sum the
+/// square root is taken (with its sign), so that frequent tokens do not drown the rest.
 TOKI_EXPORT Embedding hash_embedding(TokenSpan tokens, std::size_t dimension = kHashDimension);
 
 /// A part of a prompt that fits the embedding model's context. Units: tokens.
@@ -54,7 +56,7 @@ TOKI_EXPORT std::vector<Segment> embedding_segments(std::size_t tokens, std::siz
                                                     std::size_t overlap);
 
 /// The mean of the segments' vectors, each weighted by its length in tokens, normalised. Empty when
-/// there are no parts or their dimensions differ.
+/// there are no parts or their dimensions differ; zero when a value is no finite number.
 TOKI_EXPORT std::vector<float> average(std::span<const std::vector<float>> parts,
                                        std::span<const std::size_t> lengths);
 

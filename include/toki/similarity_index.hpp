@@ -3,10 +3,13 @@
 //
 // Threads:   concurrent const calls are safe while nobody writes.
 // Ownership: copies the vectors it is given.
-// Errors:    none; a vector of another dimension is a broken precondition.
-// Cost:      scan: one pass over the vectors of the scope, at the memory's speed (int8: a quarter of
-//            the bytes, then float32 for the best). HNSW: some hundred vectors a search, more
-//            memory, and now and then a neighbour missed.
+// Errors:    none; a vector of another dimension is a broken precondition, and so is a dimension of
+//            0 or above 65,536. A graph for which there is no memory forgets its scope.
+// Cost:      scan: one pass over the vectors of the scope, at the memory's speed (int8: a quarter
+//            of the bytes, then float32 for the best); a put is some microseconds. HNSW: some
+//            hundred to thousand vectors a search, now and then a neighbour missed, more memory
+//            (some 5 MB a scope at its first vector), a put some hundred times as long as a
+//            scan's. docs/benchmarks.md.
 #pragma once
 
 #include <toki/export.hpp>
@@ -29,8 +32,9 @@ class TOKI_EXPORT SimilarityIndex {
  public:
   virtual ~SimilarityIndex();
 
-  /// Adds a vector, or replaces the one of that id. It is normalised on the way in. Vectors of
-  /// different scopes are never compared.
+  /// Adds a vector, or replaces the one of that id, whatever scope it was in. It is normalised on
+  /// the way in; one of zeros, or with a value that is no finite number, has the cosine 0 with all.
+  /// Vectors of different scopes are never compared.
   virtual void put(std::uint64_t id, const Scope& scope, std::span<const float> vector) = 0;
   virtual bool remove(std::uint64_t id) = 0;
   virtual void clear() = 0;
@@ -60,12 +64,19 @@ struct HnswOptions {
 };
 
 /// Approximate search in a navigable small-world graph, by hnswlib (Malkov and Yashunin,
-/// https://arxiv.org/abs/1603.09320), one graph a scope.
+/// https://arxiv.org/abs/1603.09320), one graph a scope. A removed or replaced vector stays in the
+/// graph, never to be returned; when more than half of it is such, that write builds it anew.
 TOKI_EXPORT std::unique_ptr<SimilarityIndex> make_hnsw_index(std::size_t dimension,
                                                              const HnswOptions& options = {});
 
-/// An exact scan for as long as it is the faster one (docs/decisions), HNSW beyond.
-TOKI_EXPORT std::unique_ptr<SimilarityIndex> make_similarity_index(std::size_t dimension);
+/// Up to so many vectors in a scope a scan is fast enough (docs/decisions/0004-scan-first.md).
+inline constexpr std::size_t kScanUpTo = 100'000;
+
+/// An int8 scan, and beside it a graph for each scope that has more than `scan_up_to` vectors. The
+/// graph grows by two vectors with each put, until it holds all the scan answers; so too when more
+/// than half of it is removed and it is built anew. Takes the memory of both.
+TOKI_EXPORT std::unique_ptr<SimilarityIndex> make_similarity_index(
+    std::size_t dimension, std::size_t scan_up_to = kScanUpTo);
 
 /// A nominated prompt with what the ranking needs.
 struct Candidate {

@@ -5,12 +5,20 @@
 // Ownership: copies the texts and tokens it is given.
 // Errors:    none; what does not fit the budget is forgotten, longest unused first.
 // Cost:      find: one pass over the text (hash and comparison) and a search for boundaries, about
-//            1 us per 4 KiB. Memory: the text and four bytes a token.
+//            0.5 us per 4 KiB, ten times that where each eighth byte looks like the beginning of a
+//            special token; put: twice as much and a copy. Memory: the text, four bytes a token and
+//            about 90 a boundary.
 //
 // Exact: a part of a text is only reused up to a *boundary*: the place where the text of a special
 // token begins. Tokenizers take special tokens out of a text before anything else and never merge
 // across them, so tokens(a + b) is tokens(a) + tokens(b) there. Texts are compared byte by byte.
-// Whether it is true of a tokenizer is for the caller to try, and to check afterwards.
+// Whether it is true of a tokenizer is for the caller to try, and to check afterwards. A text whose
+// special tokens are not, in order, those among its tokens is only remembered as a whole. Of one
+// text the first 8,192 boundaries are used.
+//
+// Texts that begin alike share nothing in memory, but one that goes on from all of a known text
+// takes its place: a growing conversation is held once. What is lost is that shorter text as a
+// whole; its boundaries are those of the longer one.
 #pragma once
 
 #include <toki/export.hpp>
@@ -36,10 +44,11 @@ class TOKI_EXPORT TokenCache {
  public:
   /// Leading part of a text whose tokens are known.
   struct Known {
-    std::size_t bytes = 0;  ///< all of the text, or up to a boundary
+    std::size_t bytes = 0;  ///< all of the text, or up to a boundary; 0: nothing is known
     Tokens tokens;
   };
 
+  /// `max_bytes` 0: remembers nothing.
   explicit TokenCache(std::size_t max_bytes);
   ~TokenCache();
   TokenCache(TokenCache&&) noexcept;
@@ -48,7 +57,8 @@ class TOKI_EXPORT TokenCache {
   /// Forgets everything and takes these as boundaries; none: only whole texts are found.
   void reset(std::vector<SpecialToken> specials);
 
-  /// `start_token`: the tokenizer puts its start token in front; the two are kept apart.
+  /// `start_token`: the tokenizer puts its start token in front; the two are kept apart. An empty
+  /// text is never known.
   Known find(std::string_view text, bool start_token);
   /// Remembers the tokens of a whole text.
   void put(std::string_view text, bool start_token, TokenSpan tokens);

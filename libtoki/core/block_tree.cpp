@@ -1,37 +1,43 @@
-// Layout. A node is 40 bytes, its tokens a cell of block_size tokens; both live in pages, by the
-// node's number. A prompt's new blocks get consecutive numbers, so a path is a few runs of
+// Layout. A node is 40 bytes, its tokens a cell of block_size tokens; both live in pages of 1,024,
+// by the node's number. A prompt's new blocks get consecutive numbers, so a path is a few runs of
 // consecutive cells and is compared run by run.
 //
-//   scope ─► root ─► node ─► node ─► node          pages of nodes   │ 40 B │ 40 B │ …
-//                       └──► node ─► (7 tokens)     pages of cells   │ block │ block │ …
+//   scope ─► root ─► node ─► node ─► node          a page: │ 40 B │ 40 B │ … │ block │ block │ …
+//                       └──► node ─► (7 tokens)
 //
 // Finding. Keys of whole blocks are in a KeyTable. The tree is prefix-closed, so the deepest known
-// block is found by binary search over the prompt's keys; then its path is compared with the
-// prompt, token by token. What hashes got wrong (a collision, a key without place) is set right by
-// a walk down the children, which needs no hash. The same walk finds how far the prompt goes into
-// the next block.
+// block is found by asking for the last of each group of blocks and, in the first group that is not
+// known whole, by binary search. Nothing waits for memory that could be asked for before: a match
+// is a pipeline whose steps work on neighbouring groups.
+//
+//   hash, fetch the entry ─► ask; the node tells where the next cells lie, fetch them ─► compare
+//
+// What hashes got wrong (a collision, a key without place) is set right by a walk down the
+// children, which needs no hash. The same walk finds how far the prompt goes into the next block.
 //
 // Only leaves may be short: a prompt's last, partial block. A longer prompt that goes on from one
 // replaces it.
 //
 // Leaving. Leaves without pins hang in one of two lists, coldest first: used once, used again. The
-// first gives way first; the second only while its blocks are more than four fifths of the budget.
+// colder of both gives way. But of what was used again one prompt takes no more than a fifth of the
+// budget by its age, and where all leaves were used again, only what is beyond four fifths.
 #include <toki/block_tree.hpp>
 #include <toki/result.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "core/big_pages.hpp"
 #include "core/hash.hpp"
 #include "core/key_table.hpp"
 #include "core/readers_lock.hpp"
 #include "core/siblings.hpp"
+#include "core/stream_copy.hpp"
 
 namespace toki {
 namespace {
@@ -42,19 +48,20 @@ constexpr std::uint32_t kSeveral = 0x80000000;  // in Node::child: the number of
 constexpr unsigned kPageBits = 10;
 constexpr std::size_t kPage = std::size_t{1} << kPageBits;
 
+// What a match reads comes first, so that it mostly is on one cache line.
 struct Node {
-  std::uint64_t key = 0;
   NodeId parent = kNone;
   std::uint32_t child = kNone;
-  NodeId colder = kNone;  // neighbours in the list of leaves
-  NodeId hotter = kNone;
-  std::uint32_t last_used = 0;
-  float use = 0;
   std::uint16_t length = 0;  // tokens; 0 for a root
   std::uint16_t run = 0;     // ancestors with the numbers just below
   std::uint16_t pins = 0;
   bool reused = false;
   bool listed = false;
+  std::uint64_t key = 0;
+  NodeId colder = kNone;  // neighbours in the list of leaves
+  NodeId hotter = kNone;
+  std::uint32_t last_used = 0;
+  float use = 0;
 };
 static_assert(sizeof(Node) == 40);
 
@@ -75,30 +82,55 @@ struct Place {
   std::size_t blocks = 0;
 };
 
+// Memory that is to be brought into the cache, some lines at a time: the CPU takes only so many
+// requests at once and waits when it is given more.
+struct Fetch {
+  const char* next = nullptr;
+  const char* end = nullptr;
+
+  void some(std::size_t lines) {
+    for (; lines > 0 && next < end; --lines, next += 64) {
+      __builtin_prefetch(next);
+    }
+  }
+  void rest() {
+    for (; next < end; next += 64) {
+      __builtin_prefetch(next);
+    }
+  }
+};
+
 }  // namespace
 
 struct BlockTree::Impl {
+  // The limit that both budgets set.
+  static std::size_t blocks_within(const BlockTreeOptions& o) {
+    if (o.max_bytes == 0) {
+      return o.max_blocks;
+    }
+    const std::size_t rest = o.max_bytes > BigPages::kHeap ? BigPages::kPage : 0;
+    const std::size_t most = (o.max_bytes - rest) / (64 + o.block_size * sizeof(Token));
+    return std::min(o.max_blocks, std::max<std::size_t>(most, 1));
+  }
   explicit Impl(const BlockTreeOptions& o)
       : options(o),
         size(o.block_size),
-        limit(o.max_bytes == 0
-                  ? o.max_blocks
-                  : std::min(o.max_blocks,
-                             std::max<std::size_t>(
-                                 o.max_bytes / (64 + o.block_size * sizeof(Token)), 1))),
+        limit(blocks_within(o)),
+        group(std::clamp<std::size_t>(1024 / o.block_size, 2, 32)),
         hash(best_hash_bytes()) {}
 
   BlockTreeOptions options;
   std::size_t size;   // tokens a block
   std::size_t limit;  // blocks, by both budgets
+  std::size_t group;  // blocks that are looked up at once
   HashBytes hash;
   mutable ReadersLock lock;
 
-  std::vector<std::unique_ptr<Node[]>> nodes;
-  std::vector<std::unique_ptr<Token[]>> cells;
+  BigPages memory;
+  std::vector<Node*> pages;  // the nodes of each page, its cells right behind them
   NodeId next_fresh = 0;
   NodeId free = kNone;  // list of freed numbers, through Node::hotter
-  KeyTable table;
+  KeyTable table{memory};
   std::vector<std::unique_ptr<Siblings>> siblings;
   std::vector<std::uint32_t> free_siblings;
   std::unordered_map<Scope, NodeId, ScopeHash> roots;
@@ -107,13 +139,16 @@ struct BlockTree::Impl {
   std::size_t blocks = 0;
   std::size_t reused_blocks = 0;
   std::uint32_t tick = 0;
+  std::uint32_t decay_age = 0;  // touch() computes no power twice in a row
+  double decay = 1;
 
-  Node& at(NodeId id) { return nodes[id >> kPageBits][id & (kPage - 1)]; }
-  const Node& at(NodeId id) const { return nodes[id >> kPageBits][id & (kPage - 1)]; }
-  Token* cell(NodeId id) { return cells[id >> kPageBits].get() + (id & (kPage - 1)) * size; }
-  const Token* cell(NodeId id) const {
-    return cells[id >> kPageBits].get() + (id & (kPage - 1)) * size;
+  Node& at(NodeId id) { return pages[id >> kPageBits][id & (kPage - 1)]; }
+  const Node& at(NodeId id) const { return pages[id >> kPageBits][id & (kPage - 1)]; }
+  Token* cell(NodeId id) {
+    return reinterpret_cast<Token*>(pages[id >> kPageBits] + kPage) + (id & (kPage - 1)) * size;
   }
+  const Token* cell(NodeId id) const { return const_cast<Impl*>(this)->cell(id); }
+  std::size_t page_bytes() const { return kPage * (sizeof(Node) + size * sizeof(Token)); }
   TokenSpan tokens(NodeId id) const { return {cell(id), at(id).length}; }
   auto tokens_of() const {
     return [this](NodeId id) { return tokens(id); };
@@ -124,7 +159,6 @@ struct BlockTree::Impl {
   }
 
   // Finding.
-  static constexpr std::size_t kGroup = 16;  // blocks
   // Keys of a prompt's blocks: given, or room for them and the seed they start from.
   struct Keys {
     std::span<std::uint64_t> all;
@@ -138,41 +172,49 @@ struct BlockTree::Impl {
   NodeId find(std::uint64_t key) const {
     return table.find(key, [](NodeId) { return true; });
   }
-  std::uint64_t hash_blocks(std::uint64_t parent, TokenSpan prompt,
-                            std::span<std::uint64_t> keys) const;
+  std::uint64_t hash_blocks(std::uint64_t parent, TokenSpan prompt, std::span<std::uint64_t> keys,
+                            Fetch& fetch) const;
+  Fetch cells_near(NodeId node, std::size_t skip, std::size_t count) const;
   Place bisect(std::span<const std::uint64_t> keys, Place best, std::size_t unknown) const;
   Place deepest(NodeId root, TokenSpan prompt, Keys keys) const;
-  void prefetch_cells(NodeId last, std::size_t count) const;
   Match match(const Scope& scope, TokenSpan prompt, Keys keys) const;
-  bool path_equals(NodeId root, Place place, TokenSpan prompt) const;
+  bool path_equals(Place above, Place below, TokenSpan prompt) const;
   std::pair<NodeId, std::size_t> nearest(NodeId node, TokenSpan block) const;
   Place walk_down(Place from, TokenSpan prompt) const;
 
   // Changing.
+  void add_page() { pages.push_back(static_cast<Node*>(memory.take(page_bytes()))); }
   NodeId take_number();
-  NodeId add(NodeId parent, TokenSpan block, std::optional<std::uint64_t> key);
+  NodeId add_chain(NodeId parent, TokenSpan prompt, std::size_t from,
+                   std::span<const std::uint64_t> keys, std::size_t& added);
+  void copy(NodeId last, TokenSpan prompt, std::size_t from, std::size_t to);
   void remove(NodeId leaf);
   void adopt(NodeId parent, NodeId child);
   void disown(NodeId parent, NodeId child);
   void touch(NodeId node);
-  bool make_room(NodeId keep);
+  std::size_t make_room(NodeId keep, std::size_t wanted);
   LeafList& list_of(const Node& node) { return node.reused ? again : once; }
   void hang(NodeId leaf, bool cold);
   void unhang(NodeId leaf);
   NodeId root_of(const Scope& scope);
-  NodeId insert(const Scope& scope, TokenSpan prompt, std::span<const std::uint64_t> keys,
+  enum class End { anywhere, own_node };  // where a prompt's last token may lie
+  NodeId insert(const Scope& scope, TokenSpan prompt, std::span<const std::uint64_t> keys, End end,
                 std::size_t& added);
+  double decay_over(std::uint32_t age) const {
+    return std::exp2(-static_cast<double>(age) / options.half_life);
+  }
   double use_now(const Node& node) const {
-    return static_cast<double>(node.use) *
-           std::exp2(-static_cast<double>(tick - node.last_used) / options.half_life);
+    return static_cast<double>(node.use) * decay_over(tick - node.last_used);
   }
 };
 
 // Hashes block by block, then chains: the hashes do not wait for each other. Returns the last key.
 std::uint64_t BlockTree::Impl::hash_blocks(std::uint64_t parent, TokenSpan prompt,
-                                           std::span<std::uint64_t> keys) const {
+                                           std::span<std::uint64_t> keys, Fetch& fetch) const {
+  const std::size_t lines = size * sizeof(Token) / 64 + 1;
   for (std::size_t i = 0; i < keys.size(); ++i) {
     keys[i] = block_hash(prompt.data() + i * size);
+    fetch.some(lines);
   }
   for (std::uint64_t& key : keys) {
     key = parent = chain_key(parent, key);
@@ -180,9 +222,20 @@ std::uint64_t BlockTree::Impl::hash_blocks(std::uint64_t parent, TokenSpan promp
   return parent;
 }
 
+// The cells of `count` nodes numbered from `node` + `skip` on, as far as they are in its page.
+Fetch BlockTree::Impl::cells_near(NodeId node, std::size_t skip, std::size_t count) const {
+  const std::size_t in_page = kPage - (node & (kPage - 1));
+  const auto* begin = reinterpret_cast<const char*>(cell(node));
+  const std::size_t bytes = size * sizeof(Token);
+  return {begin + skip * bytes, begin + std::min(skip + count, in_page) * bytes};
+}
+
 // Binary search between `best` (known) and `unknown` blocks. Wrong only where hashes collide.
 Place BlockTree::Impl::bisect(std::span<const std::uint64_t> keys, Place best,
                               std::size_t unknown) const {
+  for (std::size_t i = best.blocks; i + 1 < unknown; ++i) {
+    table.prefetch(keys[i]);
+  }
   while (best.blocks + 1 < unknown) {
     const std::size_t probe = best.blocks + (unknown - best.blocks) / 2;
     const NodeId node = find(keys[probe - 1]);
@@ -195,55 +248,55 @@ Place BlockTree::Impl::bisect(std::span<const std::uint64_t> keys, Place best,
   return best;
 }
 
-// The deepest known block by keys, some blocks at a time: while one group is looked up and its
-// cells are fetched, the next is hashed. The first block is a group of its own, because most
-// prompts that are not known differ there.
+// The deepest known block by keys, compared with the prompt. The first block is a group of its own,
+// because most prompts that are not known differ there.
 Place BlockTree::Impl::deepest(NodeId root, TokenSpan prompt, Keys keys) const {
-  Place best{root, 0};
+  Place compared{root, 0};
+  Place found{root, 0};
+  Fetch fetch;
   std::size_t asked = 0;  // blocks up to the last key whose entry is on its way
-  const auto answer = [&] {
-    const NodeId node = find(keys.all[asked - 1]);
-    if (node != kNone) {
-      prefetch_cells(node, asked - best.blocks);
-      best = {node, asked};
-    }
-    return node != kNone;
-  };
-  while (asked < keys.all.size()) {
-    const std::size_t count = std::min(asked == 0 ? 1 : kGroup, keys.all.size() - asked);
+  for (std::size_t count = 1;; count = group) {
+    count = std::min(count, keys.all.size() - asked);
     if (!keys.hashed) {
-      keys.seed =
-          hash_blocks(keys.seed, prompt.subspan(asked * size), keys.all.subspan(asked, count));
+      keys.seed = hash_blocks(keys.seed, prompt.subspan(asked * size),
+                              keys.all.subspan(asked, count), fetch);
     }
-    table.prefetch(keys.all[asked + count - 1]);
-    if (asked > 0 && !answer()) {
-      return bisect(keys.all, best, asked);
+    if (count > 0) {
+      table.prefetch(keys.all[asked + count - 1]);
+    }
+    fetch.rest();
+    if (asked > 0) {
+      const NodeId node = find(keys.all[asked - 1]);
+      if (node == kNone) {
+        found = bisect(keys.all, found, asked);
+        break;
+      }
+      __builtin_prefetch(&at(node));
+      const bool expected = node == found.node + (asked - found.blocks);
+      fetch = cells_near(node, expected ? 1 : 0, count);
+      if (!path_equals(compared, found, prompt)) {
+        return compared;
+      }
+      compared = found;
+      found = {node, asked};
+    }
+    if (count == 0) {
+      break;
     }
     asked += count;
   }
-  return asked > 0 && !answer() ? bisect(keys.all, best, asked) : best;
+  return path_equals(compared, found, prompt) ? found : compared;
 }
 
-// Fetches the tokens of `last` and of the blocks before it, if they lie as they mostly do: one
-// after the other.
-void BlockTree::Impl::prefetch_cells(NodeId last, std::size_t count) const {
-  __builtin_prefetch(&at(last));
-  const std::size_t in_page = std::min<std::size_t>(count, (last & (kPage - 1)) + 1);
-  const auto* end = reinterpret_cast<const char*>(cell(last) + size);
-  for (const char* line = end - in_page * size * sizeof(Token); line < end; line += 64) {
-    __builtin_prefetch(line);
-  }
-}
-
-// Compares the path from the root to `place` with the prompt, run by run, from its end.
-bool BlockTree::Impl::path_equals(NodeId root, Place place, TokenSpan prompt) const {
-  NodeId node = place.node;
-  std::size_t left = place.blocks;
-  while (left > 0) {
+// Compares the path from below `above` to `below` with the prompt, run by run, from its end.
+bool BlockTree::Impl::path_equals(Place above, Place below, TokenSpan prompt) const {
+  NodeId node = below.node;
+  std::size_t left = below.blocks;
+  while (left > above.blocks) {
     if (node == kNone || at(node).length != size) {
       return false;
     }
-    const std::size_t run = std::min<std::size_t>(at(node).run, left - 1);
+    const std::size_t run = std::min<std::size_t>(at(node).run, left - above.blocks - 1);
     const NodeId first = node - static_cast<NodeId>(run);
     const std::size_t count = run + 1;
     if (std::memcmp(cell(first), prompt.data() + (left - count) * size,
@@ -253,26 +306,19 @@ bool BlockTree::Impl::path_equals(NodeId root, Place place, TokenSpan prompt) co
     left -= count;
     node = at(first).parent;
   }
-  return node == root;
+  return node == above.node;
 }
 
 // The child that shares most with `block`, and how many tokens.
 std::pair<NodeId, std::size_t> BlockTree::Impl::nearest(NodeId node, TokenSpan block) const {
-  const std::uint32_t child = at(node).child;
-  if (child == kNone || block.empty()) {
+  const std::uint32_t child = block.empty() ? kNone : at(node).child;
+  if (child == kNone) {
     return {kNone, 0};
   }
   if ((child & kSeveral) == 0) {
     return {child, common_prefix(tokens(child), block)};
   }
-  std::pair<NodeId, std::size_t> best{kNone, 0};
-  for (const NodeId candidate : siblings[child & ~kSeveral]->around(block, tokens_of())) {
-    const std::size_t common = candidate == kNone ? 0 : common_prefix(tokens(candidate), block);
-    if (common > best.second) {
-      best = {candidate, common};
-    }
-  }
-  return best;
+  return siblings[child & ~kSeveral]->nearest(block, tokens_of());
 }
 
 // Goes on by whole blocks from `from`, comparing tokens only.
@@ -294,32 +340,73 @@ NodeId BlockTree::Impl::take_number() {
     at(id) = Node{};
     return id;
   }
-  if ((next_fresh >> kPageBits) == nodes.size()) {
-    nodes.push_back(std::make_unique<Node[]>(kPage));
-    cells.push_back(std::make_unique_for_overwrite<Token[]>(kPage * size));
+  if ((next_fresh >> kPageBits) == pages.size()) {
+    add_page();
   }
+  std::construct_at(&at(next_fresh));
   return next_fresh++;
 }
 
-NodeId BlockTree::Impl::add(NodeId parent, TokenSpan block, std::optional<std::uint64_t> key) {
-  const NodeId id = take_number();
-  Node& node = at(id);
-  node.parent = parent;
-  node.length = static_cast<std::uint16_t>(block.size());
-  node.last_used = tick;
-  node.use = 1;
-  std::copy(block.begin(), block.end(), cell(id));
-  const Node& above = at(parent);
-  const bool follows = id == parent + 1 && (id & (kPage - 1)) != 0 && above.length == size;
-  node.run = follows && above.run < 0xffff ? static_cast<std::uint16_t>(above.run + 1) : 0;
-  if (key) {
-    node.key = *key;
-    table.insert(*key, id, [this](NodeId other) { return at(other).key; });
+// Adds the prompt's blocks from `from` on below `parent`, none of whose children begins like them:
+// all that find room. Only the first meets what is there; those after it are a chain, and as many
+// as have consecutive numbers are copied at once. Returns the last node.
+NodeId BlockTree::Impl::add_chain(NodeId parent, TokenSpan prompt, std::size_t from,
+                                  std::span<const std::uint64_t> keys, std::size_t& added) {
+  constexpr std::size_t kAhead = 24;
+  const std::size_t wanted = (prompt.size() + size - 1) / size - from;
+  const std::size_t end = from + make_room(parent, wanted);
+  for (std::size_t i = from; i < std::min(from + kAhead, keys.size()); ++i) {
+    table.prefetch(keys[i]);
   }
-  unhang(parent);
-  adopt(parent, id);
-  ++blocks;
-  return id;
+  NodeId last = parent;
+  std::size_t copied = from;  // blocks whose tokens are in their cells
+  for (std::size_t i = from; i < end; ++i) {
+    const NodeId id = take_number();
+    const bool follows = id == last + 1 && (id & (kPage - 1)) != 0;
+    if (!follows) {
+      copy(last, prompt, copied, i);
+      copied = i;
+    }
+    Node& node = at(id);
+    node.parent = last;
+    node.length = static_cast<std::uint16_t>(std::min(size, prompt.size() - i * size));
+    node.last_used = tick;
+    node.use = 1;
+    const Node& above = at(last);
+    node.run = follows && above.length == size && above.run < 0xffff
+                   ? static_cast<std::uint16_t>(above.run + 1)
+                   : 0;
+    if (i < keys.size()) {
+      node.key = keys[i];
+      table.insert(keys[i], id, [this](NodeId other) { return at(other).key; });
+      if (i + kAhead < keys.size()) {
+        table.prefetch(keys[i + kAhead]);
+      }
+    }
+    if (i == from) {
+      std::memcpy(cell(id), prompt.data() + i * size, node.length * sizeof(Token));
+      copied = i + 1;
+      unhang(parent);
+      adopt(parent, id);
+    } else {
+      at(last).child = id;
+    }
+    last = id;
+  }
+  copy(last, prompt, copied, end);
+  blocks += end - from;
+  added += end - from;
+  return last;
+}
+
+// Copies the prompt's blocks from `from` to before `to` into consecutive cells that end with `last`.
+void BlockTree::Impl::copy(NodeId last, TokenSpan prompt, std::size_t from, std::size_t to) {
+  if (from < to) {
+    const TokenSpan tokens =
+        prompt.subspan(from * size, std::min(to * size, prompt.size()) - from * size);
+    stream_copy(cell(last - static_cast<NodeId>(to - from - 1)), tokens.data(),
+                tokens.size_bytes());
+  }
 }
 
 void BlockTree::Impl::adopt(NodeId parent, NodeId child) {
@@ -395,10 +482,15 @@ void BlockTree::Impl::unhang(NodeId leaf) {
 }
 
 void BlockTree::Impl::remove(NodeId leaf) {
+  constexpr NodeId kFollowing = 12;
   Node& node = at(leaf);
   unhang(leaf);
   if (node.length == size) {
     table.erase(node.key, leaf);
+  }
+  // When a path goes, its blocks go one after the other: fetch what one of the next will need.
+  if (node.run >= kFollowing) {
+    table.prefetch(at(leaf - kFollowing).key);
   }
   const NodeId parent = node.parent;
   disown(parent, leaf);
@@ -418,27 +510,41 @@ void BlockTree::Impl::touch(NodeId id) {
   unhang(id);
   reused_blocks += node.reused ? 0U : 1U;
   node.reused = true;
-  node.use = static_cast<float>(use_now(node) + 1);
+  if (tick - node.last_used != decay_age) {  // most of a path was used last at the same time
+    decay_age = tick - node.last_used;
+    decay = decay_over(decay_age);
+  }
+  node.use = static_cast<float>(static_cast<double>(node.use) * decay + 1);
   node.last_used = tick;
   if (listed) {
     hang(id, false);
   }
 }
 
-// Makes room for one block without touching `keep` or what lies above it. False when nothing may
-// go.
-bool BlockTree::Impl::make_room(NodeId keep) {
-  while (blocks >= limit) {
-    NodeId victim = once.coldest == keep && keep != kNone ? at(keep).hotter : once.coldest;
-    if (victim == kNone && reused_blocks > limit / 5 * 4) {
-      victim = again.coldest == keep && keep != kNone ? at(keep).hotter : again.coldest;
-    }
+// Makes room for up to `wanted` blocks without touching `keep` or what lies above it. Returns for
+// how many there is room. All at once, so that their numbers are freed from a path's end up and
+// taken again from its beginning down.
+std::size_t BlockTree::Impl::make_room(NodeId keep, std::size_t wanted) {
+  const std::size_t fifth = limit / 5;
+  const auto coldest = [&](const LeafList& list) {
+    return list.coldest == keep && keep != kNone ? at(keep).hotter : list.coldest;
+  };
+  std::size_t taken_again = 0;
+  while (blocks + wanted > limit) {
+    const NodeId first = coldest(once);
+    const NodeId second = coldest(again);
+    const bool second_goes =
+        second != kNone &&
+        (first == kNone ? reused_blocks > 4 * fifth
+                        : taken_again <= fifth && at(second).last_used < at(first).last_used);
+    const NodeId victim = second_goes ? second : first;
     if (victim == kNone) {
-      return false;
+      return limit - blocks;
     }
+    taken_again += second_goes ? 1U : 0U;
     remove(victim);
   }
-  return true;
+  return wanted;
 }
 
 NodeId BlockTree::Impl::root_of(const Scope& scope) {
@@ -452,41 +558,27 @@ NodeId BlockTree::Impl::root_of(const Scope& scope) {
 
 // Returns the node of the prompt's last token, or the last that found room.
 NodeId BlockTree::Impl::insert(const Scope& scope, TokenSpan prompt,
-                               std::span<const std::uint64_t> keys, std::size_t& added) {
+                               std::span<const std::uint64_t> keys, End end, std::size_t& added) {
   ++tick;
   const NodeId root = root_of(scope);
-  Place place = deepest(root, prompt, given(keys));
-  if (!path_equals(root, place, prompt)) {
-    place = {root, 0};
-  }
-  place = walk_down(place, prompt);
+  const Place place = walk_down(deepest(root, prompt, given(keys)), prompt);
   for (NodeId node = place.node; node != root; node = at(node).parent) {
     touch(node);
   }
-  for (std::size_t i = place.blocks; i < keys.size(); ++i) {
-    table.prefetch(keys[i]);
-  }
+  const std::size_t whole = place.blocks * size;
   NodeId node = place.node;
-  bool fresh =
-      false;  // a new node has no children, and hangs in no list before its prompt is whole
-  for (std::size_t i = place.blocks; i * size < prompt.size(); ++i) {
-    const TokenSpan block = prompt.subspan(i * size, std::min(size, prompt.size() - i * size));
-    const auto [child, common] =
-        fresh ? std::pair<NodeId, std::size_t>{kNone, 0} : nearest(node, block);
-    if (child != kNone && common == block.size()) {  // the beginning of a known block
+  if (whole < prompt.size()) {
+    const TokenSpan rest = prompt.subspan(whole, std::min(size, prompt.size() - whole));
+    const auto [child, common] = nearest(node, rest);
+    if (child != kNone && common == rest.size() &&
+        (end == End::anywhere || at(child).length == common)) {  // the beginning of a known block
       touch(child);
       return child;
     }
-    if (child != kNone && common == at(child).length &&
-        at(child).pins == 0) {  // goes on from a short leaf
-      remove(child);
+    if (child != kNone && common == at(child).length && at(child).pins == 0) {
+      remove(child);  // the prompt goes on from this short leaf
     }
-    if (!make_room(node)) {
-      break;
-    }
-    node = add(node, block, i < keys.size() ? std::optional(keys[i]) : std::nullopt);
-    fresh = true;
-    ++added;
+    node = add_chain(node, prompt, place.blocks, keys, added);
   }
   hang(node, false);
   return node;
@@ -503,7 +595,8 @@ BlockTree& BlockTree::operator=(BlockTree&&) noexcept = default;
 
 std::vector<std::uint64_t> BlockTree::keys(const Scope& scope, TokenSpan prompt) const {
   std::vector<std::uint64_t> keys(prompt.size() / impl_->size);
-  impl_->hash_blocks(scope.seed(), prompt, keys);
+  Fetch nothing;
+  impl_->hash_blocks(scope.seed(), prompt, keys, nothing);
   return keys;
 }
 
@@ -513,11 +606,7 @@ BlockTree::Match BlockTree::Impl::match(const Scope& scope, TokenSpan prompt, Ke
   if (root == roots.end()) {
     return {};
   }
-  Place place = deepest(root->second, prompt, keys);
-  if (!path_equals(root->second, place, prompt)) {
-    place = {root->second, 0};
-  }
-  place = walk_down(place, prompt);
+  const Place place = walk_down(deepest(root->second, prompt, keys), prompt);
   const std::size_t whole = place.blocks * size;
   const TokenSpan rest = prompt.subspan(whole, std::min(size, prompt.size() - whole));
   return {.tokens = whole + nearest(place.node, rest).second, .blocks = place.blocks};
@@ -547,7 +636,7 @@ std::size_t BlockTree::insert(const Scope& scope, TokenSpan prompt,
                               std::span<const std::uint64_t> keys) {
   std::size_t added = 0;
   const WriteGuard guard(impl_->lock);
-  impl_->insert(scope, prompt, keys, added);
+  impl_->insert(scope, prompt, keys, Impl::End::anywhere, added);
   return added;
 }
 
@@ -555,7 +644,7 @@ bool BlockTree::pin(const Scope& scope, TokenSpan prompt) {
   std::size_t added = 0;
   const auto hashed = keys(scope, prompt);
   const WriteGuard guard(impl_->lock);
-  const NodeId node = impl_->insert(scope, prompt, hashed, added);
+  const NodeId node = impl_->insert(scope, prompt, hashed, Impl::End::own_node, added);
   std::size_t depth = 0;  // tokens down to the node
   for (NodeId above = node; above != kNone; above = impl_->at(above).parent) {
     depth += impl_->at(above).length;
@@ -576,8 +665,15 @@ void BlockTree::unpin(const Scope& scope, TokenSpan prompt) {
   }
   const Place place = impl_->walk_down({root->second, 0}, prompt);
   const TokenSpan rest = prompt.subspan(place.blocks * impl_->size);
-  const NodeId node = rest.empty() ? place.node : impl_->nearest(place.node, rest).first;
-  if (node != kNone && impl_->at(node).pins > 0) {
+  NodeId node = place.node;
+  if (!rest.empty()) {
+    const auto [child, common] = impl_->nearest(node, rest);
+    if (child == kNone || common < rest.size() || impl_->at(child).length != common) {
+      return;
+    }
+    node = child;
+  }
+  if (impl_->at(node).pins > 0) {
     --impl_->at(node).pins;
     impl_->hang(node, false);
   }
@@ -643,12 +739,12 @@ void BlockTree::clear() {
 
 void BlockTree::reserve(std::size_t blocks) {
   const WriteGuard guard(impl_->lock);
-  if (impl_->blocks == 0 && impl_->next_fresh == 0) {
-    impl_->table.reserve(blocks);
-  }
-  while (impl_->nodes.size() * kPage < blocks + kPage) {
-    impl_->nodes.push_back(std::make_unique<Node[]>(kPage));
-    impl_->cells.push_back(std::make_unique<Token[]>(kPage * impl_->size));
+  const std::size_t pages = blocks / kPage + 1;
+  impl_->memory.expect(KeyTable::reserved_bytes(blocks) + pages * impl_->page_bytes());
+  impl_->table.reserve(blocks);
+  while (impl_->pages.size() < pages) {
+    impl_->add_page();
+    std::memset(static_cast<void*>(impl_->pages.back()), 0, impl_->page_bytes());
   }
 }
 
@@ -663,8 +759,8 @@ std::size_t BlockTree::capacity() const noexcept {
 
 std::size_t BlockTree::bytes() const noexcept {
   const ReadGuard guard(impl_->lock);
-  std::size_t bytes = impl_->nodes.size() * kPage * (sizeof(Node) + impl_->size * sizeof(Token)) +
-                      impl_->table.bytes();
+  std::size_t bytes =
+      impl_->memory.bytes() + impl_->table.bytes() + impl_->pages.capacity() * sizeof(Node*);
   for (const auto& siblings : impl_->siblings) {
     bytes += siblings ? siblings->bytes() : sizeof(siblings);
   }

@@ -11,12 +11,13 @@
 
 #include <toki/result.hpp>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
+
+#include "core/big_pages.hpp"
 
 namespace toki {
 
@@ -24,15 +25,16 @@ class KeyTable {
  public:
   static constexpr std::uint32_t kNone = 0xffffffff;
 
-  KeyTable() : directory_(1) { directory_[0] = add_segment(0); }
+  /// Segments lie in `memory`, which has to outlive the table.
+  explicit KeyTable(BigPages& memory) : memory_(memory) { directory_.push_back(add_segment(0)); }
 
   /// The first entry whose tag fits, for which `accept(node)` holds; kNone when there is none.
   template <class Accept>
   std::uint32_t find(std::uint64_t key, Accept accept) const {
-    const Segment& segment = *segments_[directory_[index(key)]];
+    const Entry* entries = directory_[index(key)].entries;
     const std::uint32_t tag = tag_of(key);
     for (std::size_t at = place(key);; at = (at + 1) & kMask) {
-      const Entry& entry = segment.entries[at];
+      const Entry& entry = entries[at];
       if (entry.node == kNone) {
         return kNone;
       }
@@ -43,28 +45,25 @@ class KeyTable {
   }
 
   void prefetch(std::uint64_t key) const {
-    __builtin_prefetch(&segments_[directory_[index(key)]]->entries[place(key)]);
+    __builtin_prefetch(&directory_[index(key)].entries[place(key)]);
   }
 
   /// `key_of(node)` is asked when a segment is split. False when hashes are so bad that there is no
   /// place: then the node is not found by key.
   template <class KeyOf>
   bool insert(std::uint64_t key, std::uint32_t node, KeyOf key_of) {
-    for (;;) {
-      Segment& segment = *segments_[directory_[index(key)]];
-      if (segment.used < kFull) {
-        put(segment, key, node);
-        return true;
-      }
+    while (segment_of(key).used >= kFull) {
       if (!make_room(key, key_of)) {
         return false;
       }
     }
+    put(segment_of(key), key, node);
+    return true;
   }
 
   /// Takes the node's entry out; nothing when it never found a place.
   void erase(std::uint64_t key, std::uint32_t node) {
-    Segment& segment = *segments_[directory_[index(key)]];
+    Segment& segment = segment_of(key);
     std::size_t at = place(key);
     while (segment.entries[at].node != node) {
       if (segment.entries[at].node == kNone) {
@@ -79,20 +78,27 @@ class KeyTable {
     --segment.live;
   }
 
-  /// Segments for so many entries, evenly spread keys given. REQUIRES: empty.
+  /// Bytes of the segments that reserve() makes for so many entries.
+  static std::size_t reserved_bytes(std::size_t entries) {
+    return sizeof(Entry) * kEntries << depth_for(entries);
+  }
+
+  /// Segments for so many entries, evenly spread keys given. Does nothing once it was used.
   void reserve(std::size_t entries) {
-    while ((std::size_t{1} << depth_) * (kFull / 4 * 3) < entries && depth_ < kMaxDepth) {
-      ++depth_;
+    if (segments_.size() > 1 || segments_[0].used > 0) {
+      return;
     }
-    segments_.clear();
-    directory_.resize(std::size_t{1} << depth_);
-    for (std::uint32_t& id : directory_) {
-      id = add_segment(depth_);
+    depth_ = depth_for(entries);
+    segments_[0].depth = depth_;
+    directory_.reserve(std::size_t{1} << depth_);
+    while (directory_.size() < std::size_t{1} << depth_) {
+      directory_.push_back(add_segment(depth_));
     }
   }
 
+  /// Beside the segments.
   std::size_t bytes() const noexcept {
-    return segments_.size() * sizeof(Segment) + directory_.size() * sizeof(std::uint32_t);
+    return segments_.size() * sizeof(Segment) + directory_.size() * sizeof(Way);
   }
 
  private:
@@ -109,24 +115,38 @@ class KeyTable {
     std::uint32_t tag = 0;
   };
   struct Segment {
-    explicit Segment(unsigned d) : depth(d) {}
+    Entry* entries;
     unsigned depth;
-    std::size_t used = 0;  // entries that are not empty, deleted ones too
-    std::size_t live = 0;
-    std::array<Entry, kEntries> entries{};
+    std::uint32_t used = 0;  // entries that are not empty, deleted ones too
+    std::uint32_t live = 0;
+  };
+  // In the directory. The entries once more: finding then needs nothing of the segment's.
+  struct Way {
+    Entry* entries;
+    std::uint32_t segment;
   };
 
   static std::uint32_t tag_of(std::uint64_t key) { return static_cast<std::uint32_t>(key); }
   static std::size_t place(std::uint64_t key) {
     return static_cast<std::size_t>(key >> 32) & kMask;
   }
+  static unsigned depth_for(std::size_t entries) {
+    unsigned depth = 0;
+    while ((std::size_t{1} << depth) * (kFull / 4 * 3) < entries && depth < kMaxDepth) {
+      ++depth;
+    }
+    return depth;
+  }
   std::size_t index(std::uint64_t key) const {
     return depth_ == 0 ? 0 : static_cast<std::size_t>(key >> (64 - depth_));
   }
+  Segment& segment_of(std::uint64_t key) { return segments_[directory_[index(key)].segment]; }
 
-  std::uint32_t add_segment(unsigned depth) {
-    segments_.push_back(std::make_unique<Segment>(depth));
-    return static_cast<std::uint32_t>(segments_.size() - 1);
+  Way add_segment(unsigned depth) {
+    auto* entries = static_cast<Entry*>(memory_.take(kEntries * sizeof(Entry)));
+    std::uninitialized_default_construct_n(entries, kEntries);
+    segments_.push_back({.entries = entries, .depth = depth});
+    return {entries, static_cast<std::uint32_t>(segments_.size() - 1)};
   }
 
   static void put(Segment& segment, std::uint64_t key, std::uint32_t node) {
@@ -143,7 +163,7 @@ class KeyTable {
   template <class KeyOf>
   bool make_room(std::uint64_t key, KeyOf key_of) {
     const std::size_t at = index(key);
-    Segment& segment = *segments_[directory_[at]];
+    Segment& segment = segments_[directory_[at].segment];
     if (segment.live <= kFull / 2) {
       refill(segment, key_of);
       return true;
@@ -159,7 +179,8 @@ class KeyTable {
   static std::vector<std::uint32_t> take_all(Segment& segment) {
     std::vector<std::uint32_t> nodes;
     nodes.reserve(segment.live);
-    for (Entry& entry : segment.entries) {
+    for (std::size_t i = 0; i < kEntries; ++i) {
+      Entry& entry = segment.entries[i];
       if (entry.node != kNone && entry.node != kDeleted) {
         nodes.push_back(entry.node);
       }
@@ -178,8 +199,8 @@ class KeyTable {
 
   template <class KeyOf>
   void split(std::size_t at, KeyOf key_of) {
-    if (segments_[directory_[at]]->depth == depth_) {
-      std::vector<std::uint32_t> wider(directory_.size() * 2);
+    if (segments_[directory_[at].segment].depth == depth_) {
+      std::vector<Way> wider(directory_.size() * 2);
       for (std::size_t i = 0; i < wider.size(); ++i) {
         wider[i] = directory_[i / 2];
       }
@@ -187,23 +208,24 @@ class KeyTable {
       ++depth_;
       at *= 2;
     }
-    const std::uint32_t old_id = directory_[at];
-    const unsigned depth = ++segments_[old_id]->depth;
-    const std::uint32_t new_id = add_segment(depth);
+    const std::uint32_t old = directory_[at].segment;
+    const unsigned depth = ++segments_[old].depth;
+    const Way fresh = add_segment(depth);
     const std::size_t span = std::size_t{1} << (depth_ - depth);
     const std::size_t first = at / (span * 2) * (span * 2) + span;
     for (std::size_t i = first; i < first + span; ++i) {
-      directory_[i] = new_id;
+      directory_[i] = fresh;
     }
-    for (const std::uint32_t node : take_all<KeyOf>(*segments_[old_id])) {
+    for (const std::uint32_t node : take_all<KeyOf>(segments_[old])) {
       const std::uint64_t key = key_of(node);
-      put(*segments_[directory_[index(key)]], key, node);
+      put(segment_of(key), key, node);
     }
   }
 
+  BigPages& memory_;
   unsigned depth_ = 0;  // bits of the directory
-  std::vector<std::uint32_t> directory_;
-  std::vector<std::unique_ptr<Segment>> segments_;
+  std::vector<Way> directory_;
+  std::vector<Segment> segments_;
 };
 
 }  // namespace toki

@@ -8,7 +8,6 @@
 #include <toki/token.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -37,23 +36,29 @@ class Siblings {
     return chunks_.size() * ((kChunk + 1) * sizeof(Entry) + sizeof(std::vector<Entry>));
   }
 
-  /// The entries before and at the place of `block`; kNone where there is none. `tokens_of(node)`
-  /// gives a block's tokens.
+  /// The entry that shares most with `block`, and how many tokens; kNone when none shares any.
+  /// `tokens_of(node)` gives a block's tokens.
   template <class TokensOf>
-  std::array<std::uint32_t, 2> around(TokenSpan block, TokensOf tokens_of) const {
+  std::pair<std::uint32_t, std::size_t> nearest(TokenSpan block, TokensOf tokens_of) const {
     const auto [chunk, at] = place(block, tokens_of);
-    std::array<std::uint32_t, 2> found{kNone, kNone};
-    if (at < chunks_[chunk].size()) {
-      found[1] = chunks_[chunk][at].node;
-    } else if (chunk + 1 < chunks_.size()) {
-      found[1] = chunks_[chunk + 1].front().node;
-    }
+    std::pair<std::uint32_t, std::size_t> best{kNone, 0};
+    const auto consider = [&](const Entry& entry) {
+      const std::size_t common = common_with(entry, block, tokens_of);
+      if (common > best.second) {
+        best = {entry.node, common};
+      }
+    };
     if (at > 0) {
-      found[0] = chunks_[chunk][at - 1].node;
+      consider(chunks_[chunk][at - 1]);
     } else if (chunk > 0) {
-      found[0] = chunks_[chunk - 1].back().node;
+      consider(chunks_[chunk - 1].back());
     }
-    return found;
+    if (at < chunks_[chunk].size()) {
+      consider(chunks_[chunk][at]);
+    } else if (chunk + 1 < chunks_.size()) {
+      consider(fronts_[chunk + 1]);
+    }
+    return best;
   }
 
   template <class TokensOf>
@@ -111,6 +116,16 @@ class Siblings {
     }
     const TokenSpan other = tokens_of(entry.node);
     return std::lexicographical_compare(other.begin(), other.end(), block.begin(), block.end());
+  }
+
+  // Where the first two tokens decide, nothing else is touched.
+  template <class TokensOf>
+  static std::size_t common_with(const Entry& entry, TokenSpan block, TokensOf tokens_of) {
+    const std::uint64_t differ = entry.head ^ head_of(block);
+    if (differ != 0) {
+      return differ >> 32 != 0 ? 0 : 1;
+    }
+    return common_prefix(tokens_of(entry.node), block);
   }
 
   // The first entry that is not before `block`: chunk and index, the index possibly one past the

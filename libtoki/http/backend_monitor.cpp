@@ -47,6 +47,14 @@ void BackendMonitor::poke() {
   timer_.cancel();
 }
 
+void BackendMonitor::tokens_were_wrong() {
+  if (backend_.tokens_were_wrong()) {
+    say(LogLevel::warn,
+        "a prompt put together from remembered tokens did not have as many tokens as the backend "
+        "counted: every prompt is tokenized whole until the backend is started again");
+  }
+}
+
 asio::awaitable<void> BackendMonitor::run() {
   for (;;) {
     co_await look();
@@ -124,6 +132,7 @@ asio::awaitable<void> BackendMonitor::adopt(bool restarted) {
     props_identity_.clear();  // so that the next look tries again
     co_return;
   }
+  backend_.forget_tokens();
   if (restarted) {
     engine_.backend_restarted();
     asleep_ = said->sleeping;
@@ -178,7 +187,16 @@ asio::awaitable<bool> BackendMonitor::keeps_pinned_prompt() {
   co_return !again || again->cached + 1 >= first->size() / 2;
 }
 
+asio::awaitable<void> BackendMonitor::try_special_tokens() {
+  const std::size_t count = co_await backend_.async_learn_special_tokens();
+  say(LogLevel::info,
+      count > 0 ? fmt::format("tokens are remembered up to any of {} special tokens", count)
+                : std::string("tokens are remembered of whole prompts only: no special token of "
+                              "the chat template bounds them"));
+}
+
 asio::awaitable<void> BackendMonitor::trial() {
+  co_await try_special_tokens();  // takes no slot
   Query all;
   all.bypass = Reason::not_cacheable;
   all.sequences = static_cast<std::uint32_t>(engine_.slots());

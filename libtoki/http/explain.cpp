@@ -64,8 +64,8 @@ asio::awaitable<std::optional<std::size_t>> tokens_up_to(LlamaServerBackend& bac
   }
   const PromptSource part{
       .path = path_of(Endpoint::chat), .body = text, .authorization = authorization};
-  const auto tokens = co_await backend.async_render(part);
-  co_return tokens ? std::optional(common_prefix(*tokens, prompt)) : std::nullopt;
+  const auto rendered = co_await backend.async_render(part);
+  co_return rendered ? std::optional(common_prefix(rendered->tokens, prompt)) : std::nullopt;
 }
 
 // The first message whose end lies behind `token`, by bisection.
@@ -122,16 +122,17 @@ asio::awaitable<std::variant<Explanation, HttpError>> explain(
   const auto& wanted = std::get<GenerationRequest>(read);
   source.path = path_of(endpoint);
   Explanation result;
-  Result<Tokens> tokens = Tokens{};
+  Result<Rendered> rendered = Rendered{};
   if (wanted.known_prompt) {
-    tokens = co_await backend.async_render(source);
+    rendered = co_await backend.async_render(source);
   }
   Query query = query_for(wanted, monitor.identity());
-  if (tokens) {
-    query.tokens = *tokens;
+  if (rendered) {
+    query.tokens = rendered->tokens;
+    query.surrogate = query.surrogate || rendered->surrogate;
   } else {
     query.bypass = Reason::tokenize_failed;
-    result.why = tokens.error().detail;
+    result.why = rendered.error().detail;
   }
   result.prompt_tokens = query.tokens.size();
   result.found = engine.lookup(query);

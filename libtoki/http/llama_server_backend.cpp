@@ -12,7 +12,10 @@
 #include <array>
 #include <utility>
 
+#include "http/control_call.hpp"
+#include "http/media_tokens.hpp"
 #include "http/responses_input.hpp"
+#include "http/special_texts.hpp"
 
 namespace toki::http {
 
@@ -20,62 +23,6 @@ namespace asio = boost::asio;
 namespace dom = simdjson::dom;
 
 namespace {
-
-using Pieces = std::vector<std::string_view>;
-
-Error nonsense(std::string_view call) {
-  return {Errc::backend,
-          fmt::format("{} answered something that is not what llama-server answers", call)};
-}
-
-// A member of a reply, or `otherwise`: every field is optional, because builds differ.
-template <class T>
-T member(dom::element root, std::string_view pointer, T otherwise) {
-  T value{};
-  return root.at_pointer(pointer).get(value) == simdjson::SUCCESS ? value : otherwise;
-}
-
-std::uint64_t number(dom::element root, std::string_view pointer) {
-  return member<std::uint64_t>(root, pointer, 0);
-}
-
-std::string text(dom::element root, std::string_view pointer) {
-  return std::string(member<std::string_view>(root, pointer, {}));
-}
-
-// What the server said of its failure, without the request's text: its own message may quote the
-// prompt, so only the type is kept.
-Error refused(std::string_view call, const Reply& reply) {
-  dom::parser parser;
-  std::string type;
-  dom::element root;
-  if (parser.parse(reply.body.data(), reply.body.size()).get(root) == simdjson::SUCCESS) {
-    type = text(root, "/error/type");
-  }
-  const Errc code = reply.status == 501 || reply.status == 404 ? Errc::unsupported : Errc::backend;
-  return {code,
-          fmt::format("{} answered {}{}{}", call, reply.status, type.empty() ? "" : " ", type)};
-}
-
-Result<Tokens> read_tokens(const Reply& reply) {
-  dom::parser parser;
-  dom::array ids;
-  dom::element root;
-  if (parser.parse(reply.body.data(), reply.body.size()).get(root) != simdjson::SUCCESS ||
-      root["tokens"].get(ids) != simdjson::SUCCESS) {
-    return nonsense("/tokenize");
-  }
-  Tokens tokens;
-  tokens.reserve(ids.size());
-  for (const dom::element id : ids) {
-    std::int64_t value = 0;
-    if (id.get(value) != simdjson::SUCCESS || value < INT32_MIN || value > INT32_MAX) {
-      return nonsense("/tokenize");
-    }
-    tokens.push_back(static_cast<Token>(value));
-  }
-  return tokens;
-}
 
 Result<Tokens> read_ids(const JsonField& list) {
   Tokens tokens;
@@ -95,11 +42,6 @@ std::string prefill_body(SlotId slot, TokenSpan prompt) {
                      fmt::join(prompt, ","), slot.index);
 }
 
-// The text of a JSON string, without its quotes.
-std::string_view inner(std::string_view raw) {
-  return raw.substr(1, raw.size() - 2);
-}
-
 // A call that is ended before it answers drops its completion, which reports that.
 template <class T>
 asio::awaitable<void> complete(asio::awaitable<Result<T>> call, Completion<T> done) {
@@ -109,8 +51,12 @@ asio::awaitable<void> complete(asio::awaitable<Result<T>> call, Completion<T> do
 }  // namespace
 
 LlamaServerBackend::LlamaServerBackend(asio::any_io_executor executor, Upstream& upstream,
-                                       LlamaServerLimits limits)
-    : executor_(std::move(executor)), upstream_(upstream), limits_(limits) {}
+                                       LlamaServerLimits limits, Embedder* embedder)
+    : executor_(std::move(executor)),
+      upstream_(upstream),
+      limits_(limits),
+      embedder_(embedder),
+      token_cache_(limits.token_cache_bytes) {}
 
 asio::awaitable<Result<Reply>> LlamaServerBackend::get(std::string_view target, Millis limit) {
   co_return co_await upstream_.call("GET", target, {}, {}, limit);
@@ -225,21 +171,70 @@ asio::awaitable<Result<std::vector<bool>>> LlamaServerBackend::async_working() {
 asio::awaitable<Result<Tokens>> LlamaServerBackend::async_tokenize(std::string_view json_string,
                                                                    bool add_special,
                                                                    std::string_view authorization) {
-  const std::array<std::string_view, 3> body{R"({"content":)", json_string,
-                                             add_special
-                                                 ? R"(,"add_special":true,"parse_special":true})"
-                                                 : R"(,"add_special":false,"parse_special":true})"};
-  auto reply = co_await upstream_.call("POST", "/tokenize", body, authorization, limits_.render);
-  if (!reply) {
-    co_return std::move(reply).error();
-  }
-  if (reply->status != 200) {
-    co_return refused("/tokenize", *reply);
-  }
-  co_return read_tokens(*reply);
+  const TokenizeFlags flags{.add_special = add_special};
+  co_return co_await tokenize(upstream_, inner(json_string), flags, authorization, limits_.render);
 }
 
-asio::awaitable<Result<Tokens>> LlamaServerBackend::render_chat(
+// Asks the server only for what the cache does not know: the rest after the last known boundary.
+asio::awaitable<Result<Rendered>> LlamaServerBackend::tokenize_text(
+    std::string_view escaped, bool start_token, std::string_view authorization) {
+  Rendered rendered;
+  auto known = cache_stats_.off ? TokenCache::Known{} : token_cache_.find(escaped, start_token);
+  const std::uint64_t epoch = tokenizer_epoch_;
+  const std::size_t saved = known.tokens.size();
+  rendered.tokens = std::move(known.tokens);
+  if (known.bytes > 0 && known.bytes == escaped.size()) {
+    ++cache_stats_.whole_hits;
+    cache_stats_.tokens_saved += saved;
+    co_return rendered;
+  }
+  rendered.from_parts = known.bytes > 0;
+  const TokenizeFlags flags{.add_special = start_token && !rendered.from_parts};
+  const auto rest = co_await tokenize(upstream_, escaped.substr(known.bytes), flags, authorization,
+                                      limits_.render);
+  if (!rest) {
+    co_return rest.error();
+  }
+  if (epoch != tokenizer_epoch_ && rendered.from_parts) {  // the parts are of two tokenizers
+    co_return co_await tokenize_text(escaped, start_token, authorization);
+  }
+  cache_stats_.part_hits += rendered.from_parts ? 1 : 0;
+  cache_stats_.tokens_saved += saved;
+  rendered.tokens.insert(rendered.tokens.end(), rest->begin(), rest->end());
+  if (epoch == tokenizer_epoch_ && !cache_stats_.off) {
+    token_cache_.put(escaped, start_token, rendered.tokens);
+  }
+  co_return rendered;
+}
+
+// The text between the media has its own tokens, each medium its pseudo tokens.
+asio::awaitable<Result<Rendered>> LlamaServerBackend::render_media(std::string_view prompt,
+                                                                   const std::vector<Tokens>& media,
+                                                                   std::string_view authorization) {
+  Rendered rendered{.tokens = {}, .surrogate = true, .from_parts = false, .text = {}};
+  std::string_view rest = prompt;
+  for (std::size_t i = 0; i <= media.size(); ++i) {
+    const std::size_t end = rest.find(media_marker_);
+    if ((end == std::string_view::npos) != (i == media.size())) {
+      co_return Error{Errc::unsupported, "the prompt holds media"};
+    }
+    const std::string_view piece = rest.substr(0, end);
+    rest.remove_prefix(i < media.size() ? end + media_marker_.size() : rest.size());
+    if (i == 0 || !piece.empty()) {
+      const auto part = co_await tokenize_text(piece, i == 0 && chat_start_token_, authorization);
+      if (!part) {
+        co_return part.error();
+      }
+      rendered.tokens.insert(rendered.tokens.end(), part->tokens.begin(), part->tokens.end());
+    }
+    if (i < media.size()) {
+      rendered.tokens.insert(rendered.tokens.end(), media[i].begin(), media[i].end());
+    }
+  }
+  co_return rendered;
+}
+
+asio::awaitable<Result<Rendered>> LlamaServerBackend::render_chat(
     std::span<const std::string_view> body, std::string_view authorization) {
   auto reply =
       co_await upstream_.call("POST", "/apply-template", body, authorization, limits_.render);
@@ -256,12 +251,21 @@ asio::awaitable<Result<Tokens>> LlamaServerBackend::render_chat(
     co_return nonsense("/apply-template");
   }
   if (prompt->value.find(media_marker_) != std::string_view::npos) {
-    co_return Error{Errc::unsupported, "the prompt holds media"};
+    std::string chat;
+    for (const std::string_view piece : body) {
+      chat += piece;
+    }
+    const std::vector<Tokens> media = media_tokens(chat);
+    co_return co_await render_media(inner(prompt->value), media, authorization);
   }
-  co_return co_await async_tokenize(prompt->value, chat_start_token_, authorization);
+  auto rendered = co_await tokenize_text(inner(prompt->value), chat_start_token_, authorization);
+  if (rendered) {
+    rendered->text = prompt->value;
+  }
+  co_return rendered;
 }
 
-asio::awaitable<Result<Tokens>> LlamaServerBackend::async_render(PromptSource source) {
+asio::awaitable<Result<Rendered>> LlamaServerBackend::async_render(PromptSource source) {
   const Endpoint endpoint = endpoint_of("POST", source.path);
   if (endpoint == Endpoint::chat) {
     const std::array<std::string_view, 1> whole{source.body};
@@ -287,12 +291,22 @@ asio::awaitable<Result<Tokens>> LlamaServerBackend::async_render(PromptSource so
     case Endpoint::completion: {
       const JsonField* prompt = body->find("prompt");
       if (prompt != nullptr && prompt->kind == JsonKind::array) {
-        co_return read_ids(*prompt);
+        auto ids = read_ids(*prompt);
+        if (!ids) {
+          co_return std::move(ids).error();
+        }
+        Rendered rendered;
+        rendered.tokens = std::move(*ids);
+        co_return rendered;
       }
       if (prompt == nullptr || prompt->kind != JsonKind::string) {
         co_return unknown;
       }
-      co_return co_await async_tokenize(prompt->value, true, source.authorization);
+      auto rendered = co_await tokenize_text(inner(prompt->value), true, source.authorization);
+      if (rendered) {
+        rendered->text = prompt->value;
+      }
+      co_return rendered;
     }
     case Endpoint::infill: {
       std::string joined = "\"";
@@ -314,7 +328,13 @@ asio::awaitable<Result<Tokens>> LlamaServerBackend::async_render(PromptSource so
         co_return unknown;
       }
       joined.append(inner(prefix->value)).append("\"");
-      co_return co_await async_tokenize(joined, false, source.authorization);
+      auto tokens = co_await async_tokenize(joined, false, source.authorization);
+      if (!tokens) {
+        co_return std::move(tokens).error();
+      }
+      Rendered rendered{
+          .tokens = std::move(*tokens), .surrogate = true, .from_parts = false, .text = {}};
+      co_return rendered;
     }
     case Endpoint::chat:
     case Endpoint::messages:
@@ -382,13 +402,126 @@ asio::awaitable<bool> LlamaServerBackend::async_learn_chat_tokens() {
   const std::uint64_t counted = number(root, "/usage/prompt_tokens");
   for (const bool start_token : {true, false}) {
     chat_start_token_ = start_token;
-    auto tokens = co_await render_chat(body, {});
-    if (tokens && tokens->size() == counted) {
+    const auto rendered = co_await render_chat(body, {});
+    if (rendered && rendered->tokens.size() == counted) {
       co_return true;
     }
   }
   chat_start_token_ = true;
   co_return false;
+}
+
+// The one token that `text` becomes when special tokens are read, and only then.
+asio::awaitable<Result<std::optional<Token>>> LlamaServerBackend::special_id(
+    std::string_view text) {
+  const auto special = co_await tokenize(upstream_, text, {}, {}, limits_.render);
+  if (!special) {
+    co_return special.error();
+  }
+  const TokenizeFlags as_text{.add_special = false, .parse_special = false};
+  const auto plain = co_await tokenize(upstream_, text, as_text, {}, limits_.render);
+  if (!plain) {
+    co_return plain.error();
+  }
+  co_return special->size() == 1 && *plain != *special ? std::optional<Token>((*special)[0])
+                                                       : std::nullopt;
+}
+
+// Are tokens of the parts the tokens of the whole when it is cut in front of `text`? Some special
+// tokens swallow white space beside them, some tokenizers put something in front of what follows.
+asio::awaitable<Result<bool>> LlamaServerBackend::cuts_exactly(std::string_view text) {
+  static constexpr std::array<std::string_view, 8> kAfter{
+      "user\\nword ", " word\\n\\n", "word  ", "\\n  word\\t", "", " ", "-word.", "word"};
+  std::vector<std::string> parts{"The word"};
+  std::string whole = parts[0];
+  for (const std::string_view after : kAfter) {
+    parts.push_back(std::string(text).append(after));
+    whole += parts.back();
+  }
+  const TokenizeFlags with_start{.add_special = true};
+  const auto wanted = co_await tokenize(upstream_, whole, with_start, {}, limits_.render);
+  if (!wanted) {
+    co_return wanted.error();
+  }
+  Tokens joined;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const TokenizeFlags flags{.add_special = i == 0};
+    const auto tokens = co_await tokenize(upstream_, parts[i], flags, {}, limits_.render);
+    if (!tokens) {
+      co_return tokens.error();
+    }
+    joined.insert(joined.end(), tokens->begin(), tokens->end());
+  }
+  co_return joined == *wanted;
+}
+
+asio::awaitable<std::size_t> LlamaServerBackend::async_learn_special_tokens() {
+  forget_tokens();
+  const std::uint64_t epoch = tokenizer_epoch_;
+  if (limits_.token_cache_bytes == 0) {
+    co_return 0;
+  }
+  const auto reply = co_await get("/props", limits_.probe);
+  dom::parser parser;
+  dom::element root;
+  if (!reply || reply->status != 200 ||
+      parser.parse(reply->body.data(), reply->body.size()).get(root) != simdjson::SUCCESS) {
+    co_return 0;
+  }
+  const std::array<std::string, 3> sources{text(root, "/bos_token"), text(root, "/eos_token"),
+                                           text(root, "/chat_template")};
+  std::vector<SpecialToken> found;
+  const std::vector<std::string> candidates = special_texts(sources);
+  for (const std::string& candidate : candidates) {
+    const auto id = co_await special_id(candidate);
+    if (!id) {
+      co_return 0;  // it does not answer: nothing is learnt
+    }
+    if (!*id) {
+      continue;
+    }
+    const auto exact = co_await cuts_exactly(candidate);
+    if (!exact) {
+      co_return 0;
+    }
+    if (*exact) {
+      found.push_back({.text = candidate, .id = **id});
+    }
+  }
+  if (epoch != tokenizer_epoch_) {
+    co_return 0;
+  }
+  const std::size_t count = found.size();
+  token_cache_.reset(std::move(found));
+  co_return count;
+}
+
+void LlamaServerBackend::forget_tokens() {
+  ++tokenizer_epoch_;
+  token_cache_.reset({});
+  cache_stats_.off = false;
+}
+
+bool LlamaServerBackend::tokens_were_wrong() {
+  if (std::exchange(cache_stats_.off, true)) {
+    return false;
+  }
+  token_cache_.reset({});
+  return true;
+}
+
+TokenCacheStats LlamaServerBackend::token_cache_stats() const {
+  TokenCacheStats stats = cache_stats_;
+  stats.texts = token_cache_.texts();
+  stats.bytes = token_cache_.bytes();
+  return stats;
+}
+
+asio::awaitable<Result<Embedding>> LlamaServerBackend::async_embed(std::string_view json_string) {
+  if (embedder_ == nullptr) {
+    co_return Error{Errc::unsupported, "there is no embedding server"};
+  }
+  co_return co_await embedder_->async_embed(json_string);
 }
 
 void LlamaServerBackend::describe(Completion<BackendDescription> done) {
@@ -400,7 +533,19 @@ namespace {
 // Completions come with views that are only valid during the call: these coroutines own copies.
 asio::awaitable<Result<Tokens>> render_copy(LlamaServerBackend& backend, std::string path,
                                             std::string body, std::string authorization) {
-  co_return co_await backend.async_render({path, body, authorization});
+  const PromptSource source{path, body, authorization};
+  auto rendered = co_await backend.async_render(source);
+  if (!rendered) {
+    co_return std::move(rendered).error();
+  }
+  if (rendered->surrogate && endpoint_of("POST", path) != Endpoint::infill) {
+    co_return Error{Errc::unsupported, "the prompt holds media"};
+  }
+  co_return std::move(rendered->tokens);
+}
+
+asio::awaitable<Result<Embedding>> embed_copy(LlamaServerBackend& backend, std::string json) {
+  co_return co_await backend.async_embed(json);
 }
 
 asio::awaitable<Result<Prefilled>> prefill_copy(LlamaServerBackend& backend, SlotId slot,
@@ -447,6 +592,11 @@ void LlamaServerBackend::restore(SlotId slot, std::string_view name,
 
 void LlamaServerBackend::erase(SlotId slot, Completion<Done> done) {
   asio::co_spawn(executor_, complete(erase_slot(*this, slot), std::move(done)), asio::detached);
+}
+
+void LlamaServerBackend::embed(std::string_view text, Completion<Embedding> done) {
+  asio::co_spawn(executor_, complete(embed_copy(*this, quote(text)), std::move(done)),
+                 asio::detached);
 }
 
 }  // namespace toki::http

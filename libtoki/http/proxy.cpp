@@ -133,28 +133,30 @@ struct Proxy::Flow {
   const Body* body = nullptr;  // none: unreadable to us, passed on as it is
   std::optional<Ticket> ticket;
   bool sent = false;
+  Rendered rendered;
   std::vector<bool> old_work;  // slots that worked for others when this was sent
   RelayResult result;
 
   asio::awaitable<void> run();
   asio::awaitable<bool> take_ticket(const Query& query);
-  asio::awaitable<Result<Tokens>> render();
+  asio::awaitable<Result<Rendered>> render();
   asio::awaitable<void> refuse(const Error& error);
   asio::awaitable<void> send();
   void settle(bool client_left);
 };
 
-asio::awaitable<Result<Tokens>> Proxy::Flow::render() {
+asio::awaitable<Result<Rendered>> Proxy::Flow::render() {
   if (!wanted.known_prompt) {
-    co_return Tokens{};
+    Rendered nothing;
+    co_return nothing;
   }
   if (request.body.size() > proxy.options_.max_rendered_bytes) {
     co_return Error{Errc::invalid_argument, "too large"};
   }
   const Time begun = std::chrono::steady_clock::now();
   const std::string_view path = request.target.substr(0, request.target.find('?'));
-  auto tokens =
-      co_await proxy.backend_.async_render({path, request.body, authorization_of(request)});
+  const PromptSource source{path, request.body, authorization_of(request)};
+  auto tokens = co_await proxy.backend_.async_render(source);
   report.render_ms = since(begun);
   co_return tokens;
 }
@@ -187,7 +189,9 @@ asio::awaitable<void> Proxy::Flow::run() {
   Query query = query_for(wanted, proxy.monitor_.identity());
   auto tokens = co_await render();
   if (tokens) {
-    query.tokens = *tokens;
+    rendered = std::move(*tokens);
+    query.tokens = rendered.tokens;
+    query.surrogate = query.surrogate || rendered.surrogate;
   } else if (tokens.error().code == Errc::unavailable) {
     proxy.monitor_.poke();
     query.bypass = Reason::tokenize_failed;
@@ -197,6 +201,11 @@ asio::awaitable<void> Proxy::Flow::run() {
     report.error = tokens.error().detail;
   }
   report.prompt = query.tokens.size();
+  Embedding embedding;
+  if (!query.bypass && proxy.engine_.wants_embedding(query.scope, query.tokens)) {
+    embedding = co_await proxy.embeddings_.for_search(rendered.text, query.tokens);
+    query.embedding = embedding.kind == EmbeddingKind::none ? nullptr : &embedding;
+  }
   if (co_await take_ticket(query)) {
     co_await send();
   }
@@ -296,18 +305,25 @@ void Proxy::Flow::settle(bool client_left) {
   report.reused = account.reused;
   report.generated = facts.generated_tokens.value_or(0);
   report.mismatch = account.tokenization_mismatch;
+  if (account.tokenization_mismatch && rendered.from_parts) {
+    proxy.monitor_.tokens_were_wrong();
+  }
+  if (account.wants_embedding) {
+    proxy.embeddings_.for_record(account.prompt, std::move(rendered.text));
+  }
   report.fault = account.integrity_fault;
 }
 
 Proxy::Proxy(Upstream& upstream, LlamaServerBackend& backend, BackendMonitor& monitor,
-             Engine& engine, Admission& admission, ProxyOptions options,
-             std::function<void(const RequestReport&)> report)
+             Engine& engine, Admission& admission, PromptEmbeddings& embeddings,
+             ProxyOptions options, std::function<void(const RequestReport&)> report)
     : upstream_(upstream),
       backend_(backend),
       monitor_(monitor),
       engine_(engine),
       admission_(admission),
-      options_(options),
+      embeddings_(embeddings),
+      options_(std::move(options)),
       report_(std::move(report)) {}
 
 // Everything that takes no slot: through as it is.
@@ -441,9 +457,16 @@ asio::awaitable<void> Proxy::lookup(const ClientRequest& request, AnswerWriter& 
 Stats Proxy::stats() const {
   Stats stats = engine_.stats();
   admission_.add_to(stats);
+  embeddings_.add_to(stats);
   stats.passthrough_total = passed_;
   stats.volatile_lines_dropped_total = dropped_lines_;
   stats.requests_refused += refused_;
+  const TokenCacheStats cache = backend_.token_cache_stats();
+  stats.token_cache_bytes = cache.bytes;
+  stats.token_cache_whole_total = cache.whole_hits;
+  stats.token_cache_part_total = cache.part_hits;
+  stats.token_cache_tokens_total = cache.tokens_saved;
+  stats.token_cache_off = cache.off ? 1 : 0;
   stats.backend_ready = monitor_.state() == BackendMonitor::State::ready ? 1 : 0;
   return stats;
 }

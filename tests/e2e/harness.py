@@ -375,8 +375,17 @@ class Tokid:
     COMMAND`).
     """
 
-    def __init__(self, folder, backend=None, options=(), command=None, name="tokid", ready=True):
-        self.data_dir = os.path.join(folder, f"{name}-data")
+    def __init__(
+        self,
+        folder,
+        backend=None,
+        options=(),
+        command=None,
+        name="tokid",
+        ready=True,
+        data_dir=None,
+    ):
+        self.data_dir = data_dir or os.path.join(folder, f"{name}-data")
         arguments = [
             os.environ["TOKI_TOKID"],
             "--listen",

@@ -207,6 +207,49 @@ class Tokens(harness.StandardCase):
                 )
         self.check_counts()
 
+    def test_of_a_growing_conversation_only_the_new_part_is_tokenized(self):
+        before = self.tokid.settled_stats()
+        messages = [{"role": "system", "content": words(600, "system")}]
+        known = 0
+        for turn in range(6):
+            messages.append({"role": "user", "content": words(20, f"question {turn}")})
+            answer = self.chat(messages, max_tokens=8).ok()
+            prompt = answer["usage"]["prompt_tokens"]
+            stats = self.tokid.settled_stats()
+            saved = stats["token_cache_tokens_total"] - before["token_cache_tokens_total"]
+            if turn > 0:
+                # All of the prompt before, but for the opening of its answer.
+                self.assertGreaterEqual(saved, known - 16, f"turn {turn}")
+                self.assertEqual(
+                    stats["token_cache_part_total"] - before["token_cache_part_total"], 1
+                )
+            before, known = stats, prompt
+            messages.append({"role": "assistant", "content": words(10, f"answer {turn}")})
+        # A changed system prompt shares nothing.
+        messages[0] = {"role": "system", "content": "The " + messages[0]["content"]}
+        self.chat(messages[:-1], max_tokens=1).ok()
+        stats = self.tokid.settled_stats()
+        saved = stats["token_cache_tokens_total"] - before["token_cache_tokens_total"]
+        self.assertLess(saved, 8)
+        self.assertEqual(stats["token_cache_off"], 0)
+        self.check_counts()
+
+    def test_texts_with_special_tokens_in_them_are_cut_exactly(self):
+        # Each prompt begins like the one before and goes on with another odd text.
+        prompt = words(50, "start")
+        for name, text in ODD_TEXTS.items():
+            prompt += f"<|im_start|>{text}<|im_end|>"
+            with self.subTest(name):
+                answer = post(
+                    self.tokid.url + "/v1/completions",
+                    {"model": "m", "prompt": prompt, "max_tokens": 1, "temperature": 0},
+                ).ok()
+                body = {"content": prompt, "add_special": True, "parse_special": True}
+                tokens = post(self.llama.url + "/tokenize", body).ok()["tokens"]
+                self.assertEqual(answer["usage"]["prompt_tokens"], len(tokens))
+        self.assertGreater(self.tokid.settled_stats()["token_cache_part_total"], 10)
+        self.check_counts()
+
     def test_a_lone_surrogate_is_left_to_the_server(self):
         body = b'{"prompt":"a \\ud83d b","n_predict":1}'
         through, direct = post(self.tokid.url + "/completion", body), post(

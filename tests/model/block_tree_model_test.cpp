@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "model/block_tree_script.hpp"
+
 using namespace toki;
 
 namespace {
@@ -107,6 +109,50 @@ TEST_CASE(
     REQUIRE(tree.match(scope, prompt).tokens == longest(seen, prompt));
     tree.insert(scope, prompt);
     seen.push_back(prompt);
+  }
+  tree.check_invariants();
+}
+
+TEST_CASE("tree model: random scripts of 10000 steps agree with a list, invariants after each") {
+  // The first byte: unbounded; the hash that is 0 for all blocks; a budget; both.
+  const auto [first, seed] = GENERATE(table<int, unsigned>(
+      {{0, 11}, {4, 12}, {1, 13}, {9, 14}, {2 + 4 * 40, 15}, {2 + 4 * 9, 16}, {3 + 4 * 50, 17}}));
+  CAPTURE(first, seed);
+  std::mt19937 random(seed);
+  std::vector<std::uint8_t> bytes{static_cast<std::uint8_t>(first)};
+  while (bytes.size() < 20000) {  // at most two bytes a step
+    bytes.push_back(static_cast<std::uint8_t>(random()));
+  }
+  CHECK(test::BlockTreeScript(bytes).run() == "");
+}
+
+TEST_CASE("tree model: the tree in big pages agrees with a list, too") {
+  // Reserving makes it large from the beginning; without, it grows from small pages into big ones.
+  const bool reserved = GENERATE(true, false);
+  CAPTURE(reserved);
+  std::mt19937 random(21);
+  const Scope scope({"a"});
+  BlockTree tree({.block_size = 64, .max_blocks = 90000});
+  if (reserved) {
+    tree.reserve(90000);
+  }
+  std::vector<Tokens> seen;
+  while (tree.bytes() < (24 << 20) || tree.blocks() < 80000) {
+    Tokens prompt;
+    if (!seen.empty() && random() % 2 == 0) {
+      prompt = seen[random() % seen.size()];
+      prompt.resize(random() % (prompt.size() + 1));
+    }
+    for (std::size_t n = 2000 + random() % 9000; n > 0; --n) {
+      prompt.push_back(static_cast<Token>(random() % 1000));
+    }
+    REQUIRE(tree.match(scope, prompt).tokens == longest(seen, prompt));
+    tree.insert(scope, prompt);
+    REQUIRE(tree.match(scope, prompt).tokens == prompt.size());
+    seen.push_back(std::move(prompt));
+  }
+  for (const Tokens& prompt : seen) {
+    REQUIRE(tree.match(scope, prompt).tokens == prompt.size());
   }
   tree.check_invariants();
 }

@@ -6,10 +6,13 @@
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "run_call.hpp"
 #include "scripted_upstream.hpp"
 
 using namespace toki;
@@ -43,6 +46,21 @@ struct Bench {
 
   Result<Tokens> render(std::string_view path, std::string_view body) {
     return wait_for<Tokens>([&](auto done) { backend.render({path, body, {}}, std::move(done)); });
+  }
+  template <class T>
+  T run(boost::asio::awaitable<T> call) {
+    return toki::test::run_call(io, std::move(call));
+  }
+  Result<Rendered> full(std::string_view path, std::string_view body) {
+    return run(backend.async_render({path, body, {}}));
+  }
+  // What the server was asked to tokenize, since the log was cleared.
+  std::vector<std::string> tokenized() const {
+    std::vector<std::string> texts;
+    for (const LoggedRequest& request : scripted.requests_to("POST", "/tokenize")) {
+      texts.push_back(request.json()["content"].str());
+    }
+    return texts;
   }
   Result<BackendDescription> describe() {
     return wait_for<BackendDescription>([&](auto done) { backend.describe(std::move(done)); });
@@ -178,6 +196,205 @@ TEST_CASE("backend: its key is sent with every call") {
   for (const LoggedRequest& request : b.scripted.requests()) {
     CHECK(request.headers.get("authorization") == "Bearer sk-own");
   }
+}
+
+namespace {
+
+Behaviour with_specials() {
+  Behaviour behaviour;
+  behaviour.cuts_specials = true;
+  behaviour.chat_template = "{{ '<|im_start|>' + role }} <|im_end|> <|nl|> {{ x['<|no|>'] }} <i>";
+  return behaviour;
+}
+
+std::string chat(const std::vector<std::string>& turns) {
+  std::string messages;
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    messages += (i > 0 ? "," : "") + std::string(R"({"role":")") +
+                (i % 2 == 0 ? "user" : "assistant") + R"(","content":)" +
+                toki::test::quote(turns[i]) + "}";
+  }
+  return R"({"messages":[)" + messages + "]}";
+}
+
+constexpr const char* kChatPath = "/v1/chat/completions";
+
+}  // namespace
+
+TEST_CASE("backend: of a conversation that goes on only the new end is tokenized") {
+  Bench b(with_specials());
+  REQUIRE(b.describe());
+  CHECK(b.run(b.backend.async_learn_special_tokens()) == 4);  // <i> is no special token
+  b.scripted.clear_log();
+  const auto first = b.full(kChatPath, chat({"one \"two\"\n three"}));
+  REQUIRE(first);
+  CHECK_FALSE(first->from_parts);
+  CHECK_FALSE(first->surrogate);
+  const auto second = b.full(kChatPath, chat({"one \"two\"\n three", "yes", "four <|im_end|> x"}));
+  REQUIRE(second);
+  CHECK(second->from_parts);
+  const auto texts = b.tokenized();
+  REQUIRE(texts.size() == 2);
+  CHECK(texts[1].rfind("<|im_start|>assistant\nyes <|im_end|>", 0) == 0);
+  CHECK(texts[1].find("one") == std::string::npos);
+  const auto exact = b.scripted.tokenize(toki::test::Json::parse(second->text)->str());
+  CHECK(second->tokens == Tokens(exact.begin(), exact.end()));
+
+  const auto again = b.full(kChatPath, chat({"one \"two\"\n three", "yes", "four <|im_end|> x"}));
+  CHECK(b.tokenized().size() == 2);
+  CHECK(again->tokens == second->tokens);
+  const auto stats = b.backend.token_cache_stats();
+  CHECK(stats.texts == 1);
+  CHECK(stats.bytes > 0);
+  CHECK(stats.whole_hits == 1);
+  CHECK(stats.part_hits == 1);
+  CHECK(stats.tokens_saved == first->tokens.size() - 2 + second->tokens.size());
+}
+
+TEST_CASE("backend: the prompt of a completion uses what is known of its text") {
+  Bench b(with_specials());
+  CHECK(b.run(b.backend.async_learn_special_tokens()) == 4);
+  REQUIRE(b.full("/v1/completions", R"({"prompt":"a b<|nl|>c"})"));
+  b.scripted.clear_log();
+  CHECK(b.full("/completion", R"({"prompt":"a b<|nl|>d e"})")->tokens.size() == 6);
+  CHECK(b.full("/completion", R"({"prompt":"a b<|nl|>c"})")->tokens.size() == 5);
+  CHECK(b.tokenized() == std::vector<std::string>{"<|nl|>d e"});
+  CHECK(b.full("/completion", R"({"prompt":[1,2]})")->tokens == Tokens{1, 2});
+}
+
+TEST_CASE("backend: special tokens that cannot be cut at are not used, whole texts are") {
+  Behaviour behaviour = with_specials();
+  behaviour.cuts_specials = false;  // then letters beside them belong to them
+  Bench b(behaviour);
+  CHECK(b.run(b.backend.async_learn_special_tokens()) == 0);
+  REQUIRE(b.full(kChatPath, chat({"one"})));
+  b.scripted.clear_log();
+  CHECK_FALSE(b.full(kChatPath, chat({"one", "yes", "two"}))->from_parts);
+  REQUIRE(b.full(kChatPath, chat({"one", "yes", "two"})));
+  CHECK(b.tokenized().size() == 1);
+  CHECK(b.tokenized()[0].find("one") != std::string::npos);
+}
+
+TEST_CASE("backend: a server that does not answer while its tokens are tried is used without") {
+  Bench b(with_specials());
+  std::atomic<int> calls{0};
+  b.scripted.on_request([&](const LoggedRequest& request, toki::test::Connection& connection) {
+    return request.path == "/tokenize" && ++calls > 9 && connection.respond(500, "{}");
+  });
+  CHECK(b.run(b.backend.async_learn_special_tokens()) == 0);
+  CHECK(calls == 10);
+}
+
+TEST_CASE("backend: wrong remembered tokens end the cache until the server is started again") {
+  Bench b(with_specials());
+  CHECK(b.run(b.backend.async_learn_special_tokens()) == 4);
+  REQUIRE(b.full(kChatPath, chat({"one"})));
+  CHECK(b.backend.tokens_were_wrong());
+  CHECK_FALSE(b.backend.tokens_were_wrong());
+  CHECK(b.backend.token_cache_stats().off);
+  CHECK(b.backend.token_cache_stats().texts == 0);
+  b.scripted.clear_log();
+  REQUIRE(b.full(kChatPath, chat({"one"})));
+  REQUIRE(b.full(kChatPath, chat({"one"})));
+  CHECK(b.tokenized().size() == 2);
+  b.backend.forget_tokens();
+  REQUIRE(b.full(kChatPath, chat({"one"})));
+  REQUIRE(b.full(kChatPath, chat({"one"})));
+  CHECK(b.tokenized().size() == 3);
+  CHECK_FALSE(b.backend.token_cache_stats().off);
+}
+
+namespace {
+boost::asio::awaitable<bool> forget(LlamaServerBackend& backend) {
+  backend.forget_tokens();
+  co_return true;
+}
+}  // namespace
+
+TEST_CASE("backend: a restart while a prompt is tokenized mixes no tokens of two tokenizers") {
+  Bench b(with_specials());
+  CHECK(b.run(b.backend.async_learn_special_tokens()) == 4);
+  REQUIRE(b.full("/completion", R"({"prompt":"a b<|nl|>c"})"));
+  b.scripted.clear_log();
+  std::atomic<bool> first{true};
+  b.scripted.on_request([&](const LoggedRequest& request, toki::test::Connection&) {
+    if (request.path == "/tokenize" && first.exchange(false)) {
+      b.run(forget(b.backend));
+    }
+    return false;
+  });
+  const auto rendered = b.full("/completion", R"({"prompt":"a b<|nl|>d"})");
+  REQUIRE(rendered);
+  CHECK_FALSE(rendered->from_parts);
+  CHECK(b.tokenized() == std::vector<std::string>{"<|nl|>d", "a b<|nl|>d"});
+}
+
+TEST_CASE("backend: without memory for it nothing is remembered and nothing tried") {
+  Bench b(with_specials());
+  LlamaServerBackend backend(b.io.get_executor(), b.upstream, {.token_cache_bytes = 0});
+  CHECK(b.run(backend.async_learn_special_tokens()) == 0);
+  const PromptSource source{"/completion", R"({"prompt":"a"})", {}};
+  CHECK(b.run(backend.async_render(source)));
+  CHECK(b.run(backend.async_render(source)));
+  CHECK(b.tokenized().size() == 2);
+}
+
+namespace {
+
+std::string with_media(const std::string& parts) {
+  return R"({"messages":[{"role":"user","content":[{"type":"text","text":"what is this"},)" +
+         parts + R"(,{"type":"text","text":"after it"}]}]})";
+}
+std::string image(const std::string& url) {
+  return R"({"type":"image_url","image_url":{"url":")" + url + R"("}})";
+}
+
+}  // namespace
+
+TEST_CASE("backend: a medium stands in the tokens with what its bytes are") {  // B30
+  Bench b(with_specials());
+  REQUIRE(b.describe());  // tells the marker
+  const auto red = b.full(kChatPath, with_media(image("data:image/png;base64,UkVE")));
+  const auto blue = b.full(kChatPath, with_media(image("data:image/png;base64,QkxVRQ==")));
+  const auto red_again = b.full(kChatPath, with_media(image("data:image/png;base64,UkVE")));
+  REQUIRE((red && blue && red_again));
+  CHECK(red->surrogate);
+  CHECK(red->tokens == red_again->tokens);
+  const std::size_t before = 1 + 2 + 3;  // start, <|im_start|> user, what is this
+  const std::size_t after = 2 + 2 + 2;   // after it, <|im_end|> <|nl|>, <|im_start|> assistant
+  CHECK(red->tokens.size() == before + 8 + after);
+  CHECK(common_prefix(red->tokens, blue->tokens) == before);
+  for (std::size_t i = before; i < before + 8; ++i) {
+    CHECK(red->tokens[i] < 0);
+    CHECK(blue->tokens[i] < 0);
+    CHECK(red->tokens[i] != blue->tokens[i]);
+  }
+  CHECK(TokenSpan(red->tokens).subspan(before + 8).size() == after);
+
+  const auto named = b.full(kChatPath, with_media(image("http://127.0.0.1/red.png")));
+  const auto named_again = b.full(kChatPath, with_media(image("http://127.0.0.1/red.png")));
+  CHECK(common_prefix(named->tokens, named_again->tokens) == before);
+
+  // As a Backend it only gives exact tokens.
+  const auto exact = b.render(kChatPath, with_media(image("data:image/png;base64,UkVE")));
+  CHECK(exact.error().code == Errc::unsupported);
+}
+
+TEST_CASE("backend: media whose number is not that of the markers are not guessed at") {
+  Bench b;
+  REQUIRE(b.describe());
+  const std::string marker = b.scripted.media_marker();
+  const std::string red = image("data:image/png;base64,UkVE");
+  for (const std::string& body : {chat({"a text with " + marker}),
+                                  with_media(red + R"(,{"type":"text","text":")" + marker + "\"}"),
+                                  with_media(R"({"type":"unheard_of","x":"y"})")}) {
+    const auto rendered = b.full(kChatPath, body);
+    REQUIRE_FALSE(rendered);
+    CHECK(rendered.error().code == Errc::unsupported);
+    CHECK(rendered.error().detail == "the prompt holds media");
+  }
+  CHECK(b.full(kChatPath, with_media(red + "," + red))->tokens.size() ==
+        1 + 1 + 3 + 16 + 2 + 2 + 1);
 }
 
 TEST_CASE("url: what is no http address is refused with the reason") {

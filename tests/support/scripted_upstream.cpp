@@ -53,6 +53,29 @@ std::vector<std::string> split_words(std::string_view text) {
   return words;
 }
 
+// Takes <|…|> and <s> out of the words, wherever they stand.
+std::vector<std::string> cut_specials(const std::vector<std::string>& words) {
+  std::vector<std::string> out;
+  for (const std::string_view word : words) {
+    std::size_t from = 0;
+    for (std::size_t at = 0; at < word.size(); ++at) {
+      const std::string_view rest = word.substr(at);
+      const auto close = rest.find("|>");
+      const std::size_t length = rest.starts_with(kStartWord) ? kStartWord.size()
+                                 : rest.starts_with("<|") && close != std::string_view::npos
+                                     ? close + 2
+                                     : 0;
+      if (length == 0) continue;
+      if (at > from) out.emplace_back(word.substr(from, at - from));
+      out.emplace_back(rest.substr(0, length));
+      from = at + length;
+      at = from - 1;
+    }
+    if (from < word.size()) out.emplace_back(word.substr(from));
+  }
+  return out;
+}
+
 std::string with_decimals(double value) {
   char text[40];
   std::snprintf(text, sizeof text, "%.3f", value);
@@ -700,7 +723,9 @@ std::vector<int> ScriptedUpstream::tokenize_locked(std::string_view text, bool a
     }
     ids.push_back(at->second);
   };
-  for (const auto& word : split_words(text)) {
+  std::vector<std::string> words = split_words(text);
+  if (behaviour_.cuts_specials) words = cut_specials(words);
+  for (const auto& word : words) {
     const auto close = word.find("|>");
     const bool special = word.rfind("<|", 0) == 0 && close != std::string::npos;
     if (word == kStartWord && parse_special) {
@@ -717,7 +742,12 @@ std::vector<int> ScriptedUpstream::tokenize_locked(std::string_view text, bool a
 }
 
 // REQUIRES: mutex_ held.
-std::string ScriptedUpstream::render(const Json& body) const {
+std::string ScriptedUpstream::render(const Json& body, bool to_compute) const {
+  // In what is computed a medium is known by its bytes, not by its marker.
+  const auto medium = [&](const Json& part) {
+    return to_compute ? "medium-" + std::to_string(std::hash<std::string>()(part.dump()))
+                      : media_marker_;
+  };
   std::string out;
   if (behaviour_.template_has_start) out += std::string(kStartWord) + " ";
   if (body["tools"].is_array() && !body["tools"].items().empty()) {
@@ -734,7 +764,7 @@ std::string ScriptedUpstream::render(const Json& body) const {
     if (behaviour_.think_template && i == last_assistant) out += "think-open think-close ";
     if (message["content"].is_array()) {
       for (const auto& part : message["content"].items()) {
-        out += (part.has("text") ? part["text"].str() : media_marker_) + " ";
+        out += (part.has("text") ? part["text"].str() : medium(part)) + " ";
       }
     } else {
       out += message["content"].str();
@@ -756,7 +786,7 @@ std::vector<std::vector<int>> ScriptedUpstream::prompts_of(std::string_view path
   const Shape shape = shape_of(path);
   if (shape == Shape::chat || shape == Shape::messages) {
     if (!body["messages"].is_array()) return {};
-    std::string text = render(body);
+    std::string text = render(body, true);
     std::string system;
     if (shape == Shape::messages && body["system"].is_array()) {
       for (const auto& part : body["system"].items()) system += part["text"].str() + " ";
@@ -781,7 +811,7 @@ std::vector<std::vector<int>> ScriptedUpstream::prompts_of(std::string_view path
       return {};
     }
     const auto chat = Json::parse(R"({"messages":[)" + messages + "]}");
-    return {tokenize_locked(render(chat.value_or(Json())), add_start, true)};
+    return {tokenize_locked(render(chat.value_or(Json()), true), add_start, true)};
   }
   if (path == "/infill") {
     return {tokenize_locked("<|fim_pre|> " + body["input_prefix"].str() + " <|fim_suf|> " +
@@ -918,9 +948,39 @@ void ScriptedUpstream::answer(const std::shared_ptr<LoggedRequest>& request,
     return;
   }
   if (method == "POST" && (path == "/v1/embeddings" || path == "/embedding")) {
-    return error(501, "This server does not support embeddings", "not_supported_error");
+    if (!b.embed_batch) {
+      return error(501, "This server does not support embeddings", "not_supported_error");
+    }
+    return embed(*request, connection);
   }
   error(404, "File Not Found", "not_found_error");
+}
+
+// A text's vector counts its tokens, each in the place that its id gives it.
+void ScriptedUpstream::embed(const LoggedRequest& request, Connection& connection) {
+  const Behaviour b = behaviour();
+  const Json body = request.json();
+  std::string data;
+  std::size_t index = 0;
+  for (const Json& input : body["input"].items()) {
+    const auto& ids = input.items();
+    if (ids.size() > static_cast<std::size_t>(*b.embed_batch)) {
+      connection.respond(
+          500, error_body(500,
+                          "input (" + std::to_string(ids.size()) +
+                              " tokens) is too large to process. increase the physical batch size",
+                          "server_error"));
+      return;
+    }
+    std::vector<int> counts(static_cast<std::size_t>(b.embed_dimension));
+    for (const Json& id : ids) {
+      ++counts[static_cast<std::size_t>(id.integer()) % counts.size()];
+    }
+    // The last first: order is told by the index.
+    data.insert(0, R"({"object":"embedding","index":)" + std::to_string(index++) +
+                       R"(,"embedding":)" + Writer::list(counts) + "}" + (data.empty() ? "" : ","));
+  }
+  connection.respond(200, R"({"object":"list","model":"m","data":[)" + data + "]}");
 }
 
 void ScriptedUpstream::slot_action(const LoggedRequest& request, Connection& connection) {

@@ -5,7 +5,8 @@
 // The tokenizer makes one token of each word (text between spaces, tabs and line ends), and one
 // start token. A message costs three template tokens: `<|im_start|>ROLE`, `<|im_end|>`, `<|nl|>`;
 // a prompt that asks for an answer ends with one more, `<|im_start|>assistant`. Words of the form
-// <|…|> are single tokens only when specials are parsed, else three.
+// <|…|> are single tokens only when specials are parsed, else three. With `cuts_specials` they are
+// taken out wherever they stand, as real tokenizers do.
 //
 // As in llama-server: the last generated token is not in the slot; at least one prompt token is
 // always computed; a request for a busy slot waits; a closed connection cancels its generation, and
@@ -98,6 +99,9 @@ struct Behaviour {
   bool template_has_start = false;  ///< the template writes the start token, completions add none
   bool think_template = false;      ///< an assistant entry of the history gets two words in front
   bool generation_prompt = true;
+  bool cuts_specials = false;      ///< `<|im_start|>user` is two tokens
+  std::optional<int> embed_batch;  ///< makes embeddings of at most so many tokens; none: 501
+  int embed_dimension = 8;
 
   std::optional<milliseconds> idle_close;  ///< closes a connection idle for so long
 };
@@ -208,6 +212,7 @@ class ScriptedUpstream {
   void answer(const std::shared_ptr<LoggedRequest>& request, Connection& connection);
   void generate(const std::shared_ptr<LoggedRequest>& request, Connection& connection);
   void slot_action(const LoggedRequest& request, Connection& connection);
+  void embed(const LoggedRequest& request, Connection& connection);
   /// Makes a slot busy with `prompt` and returns it with what it reuses; nothing: the peer left.
   struct Taken {
     int slot = 0;
@@ -219,7 +224,7 @@ class ScriptedUpstream {
   int choose_locked(std::int64_t wanted, const std::vector<int>& prompt) const;  // -1: busy
   void release(int slot, std::vector<int> tokens);
   void wake_up();
-  std::string render(const Json& body) const;
+  std::string render(const Json& body, bool to_compute = false) const;
   std::vector<std::vector<int>> prompts_of(std::string_view path, const Json& body);
   std::vector<int> tokenize_locked(std::string_view text, bool add_start, bool parse_special);
   void reset_state_locked();

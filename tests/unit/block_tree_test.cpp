@@ -71,6 +71,39 @@ TEST_CASE("tree: one giant prompt does not flush what was used twice") {
   tree.check_invariants();
 }
 
+TEST_CASE("tree: what was used last stays, however often the rest was used before") {
+  BlockTree tree({.block_size = 8, .max_blocks = 100});
+  for (Token i = 0; i < 10; ++i) {
+    tree.insert(kScope, range(1000 * i, 80));
+    tree.insert(kScope, range(1000 * i, 80));
+  }
+  for (Token i = 100; i < 110; ++i) {
+    tree.insert(kScope, range(1000 * i, 80));
+    CHECK(tree.match(kScope, range(1000 * i, 80)).tokens == 80);
+  }
+  CHECK(tree.match(kScope, range(1000 * 108, 80)).tokens == 80);
+  tree.check_invariants();
+}
+
+TEST_CASE("tree: a giant prompt takes a fifth of what was used again, even when that is old") {
+  BlockTree tree({.block_size = 8, .max_blocks = 100});
+  for (Token i = 0; i < 5; ++i) {
+    tree.insert(kScope, range(1000 * i, 80));
+    tree.insert(kScope, range(1000 * i, 80));
+  }
+  for (Token i = 100; i < 105; ++i) {
+    tree.insert(kScope, range(1000 * i, 80));
+  }
+  tree.insert(kScope, range(1000000, 8 * 500));
+  std::size_t kept = 0;
+  for (Token i = 0; i < 5; ++i) {
+    kept += tree.match(kScope, range(1000 * i, 80)).blocks;
+  }
+  CHECK(kept >= 50 - 21);
+  CHECK(tree.match(kScope, range(1000000, 8 * 500)).blocks == 100 - kept);
+  tree.check_invariants();
+}
+
 TEST_CASE("tree: a prompt larger than the budget keeps its beginning") {
   BlockTree tree({.block_size = 8, .max_blocks = 4});
   tree.insert(kScope, range(1, 100));
@@ -133,6 +166,28 @@ TEST_CASE("tree: pinned prompts survive whatever comes, and go when they are unp
   tree.check_invariants();
 }
 
+TEST_CASE("tree: a pinned beginning of a known prompt is released by its own unpin") {
+  BlockTree tree({.block_size = 8, .max_blocks = 20});
+  const Tokens beginning = range(1, 10);
+  tree.insert(kScope, beginning + range(500, 5));
+  REQUIRE(tree.pin(kScope, beginning));
+  tree.insert(kScope, beginning + range(400, 5));
+  REQUIRE(tree.pin(kScope, beginning + range(400, 5)));
+  tree.unpin(kScope, beginning + range(300, 5));  // never pinned: nothing happens
+  tree.unpin(kScope, beginning);
+  const auto flood = [&] {
+    for (Token i = 1; i < 200; ++i) {
+      tree.insert(kScope, range(1000 * i, 100));
+    }
+    tree.check_invariants();
+  };
+  flood();
+  CHECK(tree.match(kScope, beginning + range(400, 5)).tokens == 15);
+  tree.unpin(kScope, beginning + range(400, 5));
+  flood();
+  CHECK(tree.match(kScope, beginning).tokens == 0);
+}
+
 TEST_CASE("tree: the hottest prefix ends where the prompts part") {
   BlockTree tree({.block_size = 8, .max_blocks = 1000});
   const Tokens system = range(1, 160);
@@ -161,4 +216,43 @@ TEST_CASE("tree: a byte budget holds, and the index takes at most 64 bytes a blo
   }
   CHECK(static_cast<double>(large.bytes()) / static_cast<double>(large.blocks()) <=
         64.0 + tokens_bytes);
+}
+
+TEST_CASE("tree: a path that ends where its page ends is found whole") {
+  constexpr std::size_t kPage = 1024;  // numbers a page; the root has the first
+  for (const std::size_t blocks : {kPage - 2, kPage - 1, kPage, 2 * kPage - 1}) {
+    BlockTree tree({.block_size = 8, .max_blocks = 10000});
+    const Tokens prompt = range(1, 8 * blocks);
+    tree.insert(kScope, prompt);
+    CHECK(tree.match(kScope, prompt).blocks == blocks);
+    CHECK(tree.match(kScope, prompt + range(1, 80)).blocks == blocks);
+    CHECK(tree.match(kScope, prompt + range(1, 800), tree.keys(kScope, prompt + range(1, 800)))
+              .tokens == 8 * blocks);
+  }
+}
+
+TEST_CASE("tree: a small tree takes no big pages, and a large one keeps its byte budget in them") {
+  BlockTree small;
+  small.insert(kScope, range(1, 1000));
+  CHECK(small.bytes() < 1 << 20);
+  const std::size_t budget = 40 << 20;
+  BlockTree large({.block_size = 64, .max_blocks = 1 << 20, .max_bytes = budget});
+  for (Token i = 0; i < 4000; ++i) {
+    large.insert(kScope, range(10000 * i, 6400));
+  }
+  CHECK(large.bytes() <= budget);
+  CHECK(large.bytes() > budget / 10 * 9);
+  large.check_invariants();
+}
+
+TEST_CASE("tree: inserting what was reserved takes no more memory") {
+  const std::size_t blocks = GENERATE(std::size_t{100}, std::size_t{200000});
+  BlockTree tree({.block_size = 16, .max_blocks = 1 << 20});
+  tree.reserve(blocks);
+  tree.reserve(blocks);
+  const std::size_t before = tree.bytes();
+  tree.insert(kScope, range(1, 16 * blocks));
+  CHECK(tree.blocks() == blocks);
+  CHECK(tree.bytes() == before);
+  tree.check_invariants();
 }

@@ -152,6 +152,12 @@ TEST_CASE(
   CHECK(driver.render(backend).error().code == Errc::cancelled);
 }
 
+TEST_CASE("driver: a backend that says nothing about embeddings has none") {
+  FakeBackend backend;
+  const auto made = wait_for<Embedding>([&](auto done) { backend.embed("a", std::move(done)); });
+  CHECK(made.error().code == Errc::unsupported);
+}
+
 TEST_CASE("completion: moving one over another drops the other") {
   std::vector<Errc> ended;
   const auto note = [&](Result<int> result) {

@@ -51,6 +51,9 @@ class TOKI_EXPORT BackendMonitor {
   boost::asio::awaitable<void> verify();
   /// Look at once instead of at the next interval.
   void poke();
+  /// A prompt put together from remembered tokens was counted otherwise by the backend: nothing is
+  /// remembered until the backend's next start, and the log says so.
+  void tokens_were_wrong();
 
   State state() const noexcept { return state_; }
   bool serving() const noexcept { return state_ == State::trying || state_ == State::ready; }
@@ -62,6 +65,7 @@ class TOKI_EXPORT BackendMonitor {
   boost::asio::awaitable<void> adopt(bool restarted);
   boost::asio::awaitable<void> unfence();
   boost::asio::awaitable<void> trial();
+  boost::asio::awaitable<void> try_special_tokens();
   boost::asio::awaitable<bool> keeps_pinned_prompt();
   void say(LogLevel level, std::string_view text) const;
 

@@ -5,17 +5,24 @@
 // Ownership: the Upstream must outlive it; it must outlive its calls.
 // Errors:    values, with the call and the server's own reason.
 // Cost:      one exchange on loopback (about 0.1 ms) per call and what the server does; render
-// takes one or two.
+// takes one or two. What was tokenized before is not tokenized again (TokenCache): of a growing
+// conversation only the new part is.
 #pragma once
 
 #include <toki/backend.hpp>
+#include <toki/embedding.hpp>
 #include <toki/export.hpp>
+#include <toki/http/embedder.hpp>
 #include <toki/http/upstream.hpp>
+#include <toki/token_cache.hpp>
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +34,32 @@ struct LlamaServerLimits {
   Millis control{
       60000};          ///< a control call; it waits for the server's main loop and for a busy slot
   Millis probe{2000};  ///< health and description
+  std::size_t token_cache_bytes =
+      std::size_t{64} << 20;  ///< memory for texts and their tokens; 0: each is tokenized anew
+};
+
+/// A request's tokens, and what they are worth.
+struct Rendered {
+  Tokens tokens;
+  /// They order requests by what they share, but are not the prompt: for /infill, whose template
+  /// only the server knows, and for chats with media, in which eight negative tokens stand for each
+  /// medium.
+  bool surrogate = false;
+  /// Put together from remembered parts: when the server counts otherwise, tell
+  /// tokens_were_wrong().
+  bool from_parts = false;
+  /// The prompt as a JSON string, for async_embed(); empty where the request itself holds tokens,
+  /// and for surrogates.
+  std::string text;
+};
+
+/// What the token cache holds and has saved since the start.
+struct TokenCacheStats {
+  std::uint64_t texts = 0, bytes = 0;  ///< now
+  std::uint64_t whole_hits = 0;        ///< prompts that were not tokenized at all
+  std::uint64_t part_hits = 0;         ///< prompts of which only the end was
+  std::uint64_t tokens_saved = 0;      ///< tokens that came from the cache
+  bool off = false;                    ///< until the next start of the server
 };
 
 /// What /health says.
@@ -40,7 +73,7 @@ enum class Health : std::uint8_t {
 class TOKI_EXPORT LlamaServerBackend final : public Backend {
  public:
   LlamaServerBackend(boost::asio::any_io_executor executor, Upstream& upstream,
-                     LlamaServerLimits limits = {});
+                     LlamaServerLimits limits = {}, Embedder* embedder = nullptr);
 
   boost::asio::awaitable<Health> async_health();
   /// From /props alone, which does not wake a sleeping server: everything but what /v1/models and
@@ -49,10 +82,9 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   boost::asio::awaitable<Result<BackendDescription>> async_describe();
   /// Per slot: is it working now? From /slots.
   boost::asio::awaitable<Result<std::vector<bool>>> async_working();
-  /// Exact tokens of the request. For /infill, whose template only the server knows: the tokens of
-  /// its extra files and its prefix, which order requests by what they share but are not the
-  /// prompt.
-  boost::asio::awaitable<Result<Tokens>> async_render(PromptSource source);
+  /// The request's tokens. Media whose number differs from that of the markers in the rendered
+  /// prompt: Errc::unsupported, "the prompt holds media".
+  boost::asio::awaitable<Result<Rendered>> async_render(PromptSource source);
   boost::asio::awaitable<Result<Tokens>> async_tokenize(std::string_view json_string,
                                                         bool add_special,
                                                         std::string_view authorization = {});
@@ -64,25 +96,52 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   /// chat; false when it cannot be told.
   boost::asio::awaitable<bool> async_learn_chat_tokens();
 
+  /// Finds the special tokens of the model's chat template in front of which a text can be cut
+  /// without changing its tokens, by trying each on the server, and lets the token cache use them:
+  /// how many. 0: only whole texts are remembered. Some ten small calls a candidate.
+  boost::asio::awaitable<std::size_t> async_learn_special_tokens();
+  /// The server was started again or changed: what was learnt of its tokens means nothing now.
+  void forget_tokens();
+  /// A prompt that was put together from remembered parts did not have as many tokens as the server
+  /// counted: remembers nothing until forget_tokens(). True when this is news.
+  bool tokens_were_wrong();
+  TokenCacheStats token_cache_stats() const;
+
+  /// `json_string` as it stands in a JSON text. Errc::unsupported without an Embedder.
+  boost::asio::awaitable<Result<Embedding>> async_embed(std::string_view json_string);
+
   void describe(Completion<BackendDescription> done) override;
+  /// Prompts with media are unsupported here, because their tokens are not exact.
   void render(const PromptSource& source, Completion<Tokens> done) override;
   void prefill(SlotId slot, TokenSpan prompt, Completion<Prefilled> done) override;
   void save(SlotId slot, std::string_view name, Completion<std::uint64_t> done) override;
   void restore(SlotId slot, std::string_view name, Completion<std::uint64_t> done) override;
   void erase(SlotId slot, Completion<Done> done) override;
+  void embed(std::string_view text, Completion<Embedding> done) override;
 
  private:
   boost::asio::awaitable<Result<Reply>> get(std::string_view target, Millis limit);
   boost::asio::awaitable<Result<Reply>> post(std::string_view target, std::string_view json,
                                              Millis limit, std::string_view authorization = {});
-  boost::asio::awaitable<Result<Tokens>> render_chat(std::span<const std::string_view> body,
-                                                     std::string_view authorization);
+  boost::asio::awaitable<Result<Rendered>> render_chat(std::span<const std::string_view> body,
+                                                       std::string_view authorization);
+  boost::asio::awaitable<Result<Rendered>> render_media(std::string_view prompt,
+                                                        const std::vector<Tokens>& media,
+                                                        std::string_view authorization);
+  boost::asio::awaitable<Result<Rendered>> tokenize_text(std::string_view escaped, bool start_token,
+                                                         std::string_view authorization);
+  boost::asio::awaitable<Result<std::optional<Token>>> special_id(std::string_view text);
+  boost::asio::awaitable<Result<bool>> cuts_exactly(std::string_view text);
 
   boost::asio::any_io_executor executor_;
   Upstream& upstream_;
   LlamaServerLimits limits_;
   std::string media_marker_ = "<__media__>";
   bool chat_start_token_ = true;
+  Embedder* embedder_;
+  TokenCache token_cache_;
+  TokenCacheStats cache_stats_;        // but for what the cache itself knows
+  std::uint64_t tokenizer_epoch_ = 0;  // counts forget_tokens()
 };
 
 }  // namespace toki::http

@@ -15,6 +15,7 @@
 #include <toki/http/backend_monitor.hpp>
 #include <toki/http/generation_request.hpp>
 #include <toki/http/llama_server_backend.hpp>
+#include <toki/http/prompt_embeddings.hpp>
 #include <toki/http/relay.hpp>
 #include <toki/http/upstream.hpp>
 #include <toki/stats.hpp>
@@ -67,7 +68,7 @@ struct RequestReport {
 class TOKI_EXPORT Proxy {
  public:
   Proxy(Upstream& upstream, LlamaServerBackend& backend, BackendMonitor& monitor, Engine& engine,
-        Admission& admission, ProxyOptions options,
+        Admission& admission, PromptEmbeddings& embeddings, ProxyOptions options,
         std::function<void(const RequestReport&)> report);
 
   /// Answers one request. `socket` is watched: when the client closes it, all work for it ends at
@@ -91,6 +92,7 @@ class TOKI_EXPORT Proxy {
   BackendMonitor& monitor_;
   Engine& engine_;
   Admission& admission_;
+  PromptEmbeddings& embeddings_;
   ProxyOptions options_;
   std::function<void(const RequestReport&)> report_;
   std::uint64_t passed_ = 0, refused_ = 0, dropped_lines_ = 0;

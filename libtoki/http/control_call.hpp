@@ -1,0 +1,49 @@
+// What the control calls to a llama-server share: how its replies are read and what a failure says.
+#pragma once
+
+#include <toki/http/upstream.hpp>
+#include <toki/result.hpp>
+#include <toki/token.hpp>
+
+#include <boost/asio/awaitable.hpp>
+#include <simdjson.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace toki::http {
+
+/// `call` answered something that no llama-server answers.
+Error nonsense(std::string_view call);
+
+/// `call` was refused. Without the request's text: the server's own message may quote the prompt,
+/// so only the type is kept. Errc::unsupported when the server does not have the call.
+Error refused(std::string_view call, const Reply& reply);
+
+/// A member of a reply, or `otherwise`: every field is optional, because builds differ.
+template <class T>
+T member(simdjson::dom::element root, std::string_view pointer, T otherwise) {
+  T value{};
+  return root.at_pointer(pointer).get(value) == simdjson::SUCCESS ? value : otherwise;
+}
+std::uint64_t number(simdjson::dom::element root, std::string_view pointer);
+std::string text(simdjson::dom::element root, std::string_view pointer);
+
+/// How /tokenize is to read a text.
+struct TokenizeFlags {
+  bool add_special = false;  ///< put the model's start token in front (and its end token behind)
+  bool parse_special = true;
+};
+
+/// POST /tokenize. `escaped` is the inside of a JSON string.
+boost::asio::awaitable<Result<Tokens>> tokenize(Upstream& upstream, std::string_view escaped,
+                                                TokenizeFlags flags, std::string_view authorization,
+                                                Millis limit);
+
+/// The inside of a JSON string, still escaped.
+inline std::string_view inner(std::string_view json_string) {
+  return json_string.substr(1, json_string.size() - 2);
+}
+
+}  // namespace toki::http
