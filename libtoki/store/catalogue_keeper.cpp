@@ -132,6 +132,7 @@ void CatalogueKeeper::maintain(const SegmentTree& tree) {
       complete_ = false;
       open();
       flush(tree);
+      (void)(catalogue_ != nullptr && catalogue_->maintain());
     }
   } catch (const SQLite::Exception& fault) {
     failed(fault);

@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <mutex>
 #include <set>
-#include <shared_mutex>
 #include <utility>
 
+#include "core/readers_lock.hpp"
 #include "store/catalogue_keeper.hpp"
 #include "store/kv_store_setup.hpp"
 #include "store/segment_file.hpp"
@@ -136,7 +136,7 @@ struct KvStore::Impl {
   CatalogueKeeper catalogue;
   std::uint64_t next_id = 1;
 
-  mutable std::shared_mutex memory;  // tree and counters; changed only by who has the turn, too
+  mutable ReadersLock memory;  // tree and counters; changed only by who has the turn, too
   SegmentTree tree;
   KvStoreStats counters;
 };
@@ -266,7 +266,7 @@ void KvStore::Impl::link(Whole whole) {
 // ---- take
 
 StoredPrefix KvStore::match(const Scope& scope, TokenSpan prompt) const {
-  const std::shared_lock lock(impl_->memory);
+  const ReadGuard lock(impl_->memory);
   StoredPrefix found;
   if (const SegmentTrie* trie = impl_->tree.current(scope.bytes()); trie != nullptr) {
     found.tokens = trie->match(prompt);
@@ -283,7 +283,7 @@ Result<Taken> KvStore::take(const Scope& scope, TokenSpan expected, std::string_
   const Impl::Turn turn(*impl_);
   const double cost = std::isfinite(prefill_ms) && prefill_ms > 0 ? prefill_ms : 0;
   auto taken = impl_->take(scope, expected, name, whole, cost);
-  const std::unique_lock lock(impl_->memory);
+  const WriteGuard lock(impl_->memory);
   ++(taken ? impl_->counters.taken_total : impl_->counters.failed_total);
   return taken;
 }
@@ -311,7 +311,7 @@ Result<Taken> KvStore::Impl::take_rows(const Scope& scope, const State& state, d
   Taken taken{.tokens = state.tokens};
   if (path.tokens == state.tokens.size()) {
     use(path.segments);
-    const std::unique_lock lock(memory);
+    const WriteGuard lock(memory);
     tree.make_current(scope.bytes(), layout);
     return taken;
   }
@@ -385,7 +385,7 @@ Status KvStore::Impl::write(SegmentHeader& header, const SegmentPath& path, Segm
   }
   const auto encoded = write_segment(files, folder.path(), header, *plan, source);
   {
-    const std::unique_lock lock(memory);
+    const WriteGuard lock(memory);
     counters.writable = encoded.has_value();
   }
   if (!encoded) {
@@ -397,7 +397,7 @@ Status KvStore::Impl::write(SegmentHeader& header, const SegmentPath& path, Segm
   const auto replaced_bytes = replaced != nullptr ? replaced->file_bytes : 0;
   taken.new_bytes = plan->file_bytes;
   {
-    const std::unique_lock lock(memory);
+    const WriteGuard lock(memory);
     if (replaced != nullptr) {
       tree.remove(*replaced);
     }
@@ -436,7 +436,7 @@ Status KvStore::Impl::make_room(std::uint64_t bytes, const std::set<const Segmen
     if (!remove(*victim)) {
       break;
     }
-    const std::unique_lock lock(memory);
+    const WriteGuard lock(memory);
     ++counters.evicted_total;
   }
   if (over() != 0) {
@@ -447,7 +447,7 @@ Status KvStore::Impl::make_room(std::uint64_t bytes, const std::set<const Segmen
 }
 
 void KvStore::Impl::use(const std::vector<Segment*>& segments) {
-  const std::unique_lock lock(memory);
+  const WriteGuard lock(memory);
   const std::int64_t now = now_ms();
   for (Segment* segment : segments) {
     segment->use = segment->use_at(now) + 1;
@@ -459,7 +459,7 @@ void KvStore::Impl::use(const std::vector<Segment*>& segments) {
 Status KvStore::Impl::remove(Segment& leaf) {
   const std::uint64_t id = leaf.id, bytes = leaf.file_bytes;
   {
-    const std::unique_lock lock(memory);
+    const WriteGuard lock(memory);
     tree.remove(leaf);
   }
   catalogue.changed(id);
@@ -472,7 +472,7 @@ Result<std::uint64_t> KvStore::compose(const Scope& scope, TokenSpan prompt, std
                                        std::uint32_t slot, std::string_view name) {
   const Impl::Turn turn(*impl_);
   auto tokens = impl_->compose(scope, prompt, limit, slot, name);
-  const std::unique_lock lock(impl_->memory);
+  const WriteGuard lock(impl_->memory);
   if (tokens) {
     ++impl_->counters.composed_total;
   } else if (tokens.error().code != Errc::not_found) {
@@ -601,7 +601,7 @@ void KvStore::Impl::quarantine(Segment& segment, const std::string& reason) {
   for (Segment* leaf : all) {
     const std::uint64_t id = leaf->id, bytes = leaf->file_bytes;
     {
-      const std::unique_lock lock(memory);
+      const WriteGuard lock(memory);
       tree.remove(*leaf);
       ++counters.quarantined_total;
     }
@@ -684,7 +684,7 @@ void KvStore::discard(std::string_view name) {
 }
 
 std::vector<StoredPrompt> KvStore::prompts(std::size_t count) const {
-  const std::shared_lock lock(impl_->memory);
+  const ReadGuard lock(impl_->memory);
   const std::int64_t now = impl_->now_ms();
   std::vector<StoredPrompt> prompts;
   impl_->tree.each([&](const Segment& segment) {
@@ -705,7 +705,7 @@ std::vector<StoredPrompt> KvStore::prompts(std::size_t count) const {
 }
 
 KvStoreStats KvStore::stats() const {
-  const std::shared_lock lock(impl_->memory);
+  const ReadGuard lock(impl_->memory);
   KvStoreStats stats = impl_->counters;
   stats.segments = impl_->tree.size();
   stats.tokens = impl_->tree.tokens();

@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::string_view kMagic = "TRKV\r\n\x1a\n";
 constexpr std::uint32_t kVersion = 1;
-constexpr std::size_t kFixedBytes = 128;
-constexpr std::size_t kChecksumOffset = 120;
+constexpr std::size_t kFixedBytes = 120;
+constexpr std::size_t kChecksumOffset = 112;
 constexpr std::uint64_t kAlign = 64;
 constexpr std::uint64_t kPiece = std::uint64_t{1} << 20;
 
