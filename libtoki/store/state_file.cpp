@@ -279,8 +279,7 @@ class StateParser {
     if (file.layout_.packed_tokens && (!reader.number(pictures) || pictures != 0)) {
       return Verdict::other;
     }
-    // An empty state tells nothing of its rows.
-    return count == 0 || count > kMaxTokens ? Verdict::other : Verdict::fits;
+    return count > kMaxTokens ? Verdict::other : Verdict::fits;
   }
 
   Verdict read_memory() {
@@ -288,6 +287,7 @@ class StateParser {
     if (verdict != Verdict::fits) {
       return verdict;
     }
+    // An empty state has no parts, so it is no valid one: it tells nothing of its rows.
     return reader_.left() == 0 && valid(file_.layout_) ? Verdict::fits : Verdict::other;
   }
 
@@ -297,7 +297,7 @@ class StateParser {
         !reader_.number(elements)) {
       return Verdict::ends_early;
     }
-    if (word_bytes != 8 || cells != tokens() || layers == 0 || elements == 0) {
+    if (word_bytes != 8 || cells != tokens()) {
       return Verdict::other;
     }
     for (std::uint32_t cell = 0; cell < cells; ++cell) {
@@ -316,9 +316,6 @@ class StateParser {
       if (!reader_.number(type) || !reader_.number(element_bytes)) {
         return Verdict::ends_early;
       }
-      if (element_bytes == 0 || element_bytes > kMaxRowBytes) {
-        return Verdict::other;
-      }
       if (const Verdict v = add_transposed(type, element_bytes, elements); v != Verdict::fits) {
         // With flash attention, builds of that time wrote whole rows of V, and nothing tells.
         return Verdict::other;
@@ -334,7 +331,7 @@ class StateParser {
       if (!reader_.number(streams)) {
         return Verdict::ends_early;
       }
-      if (streams == 0 || streams > kMaxStreams) {
+      if (streams == 0) {
         return Verdict::other;
       }
       file_.layout_.streams = streams;
@@ -368,7 +365,7 @@ class StateParser {
     if (!reader_.number(transposed) || !reader_.number(layers)) {
       return Verdict::ends_early;
     }
-    if (transposed > 1 || layers == 0) {
+    if (transposed > 1) {
       return Verdict::other;
     }
     if (form_.version >= 4 &&
@@ -434,7 +431,7 @@ class StateParser {
     if (!reader_.number(type) || !reader_.number(element_bytes) || !reader_.number(elements)) {
       return Verdict::ends_early;
     }
-    return element_bytes == 0 ? Verdict::other : add_transposed(type, element_bytes, elements);
+    return add_transposed(type, element_bytes, elements);
   }
 
   Verdict add_transposed(std::int32_t type, std::uint64_t element_bytes, std::uint64_t elements) {
@@ -449,8 +446,7 @@ class StateParser {
 
   Verdict add_part(const StateLayout::Part& part) {
     std::uint64_t size = 0;
-    if (part.row_bytes == 0 || part.row_bytes > kMaxRowBytes ||
-        file_.layout_.parts.size() == kMaxParts || !multiply(part.row_bytes, tokens(), size)) {
+    if (!multiply(part.row_bytes, tokens(), size)) {
       return Verdict::other;
     }
     const std::size_t offset = reader_.at();
