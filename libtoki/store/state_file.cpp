@@ -18,6 +18,7 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 namespace toki {
@@ -35,6 +36,7 @@ constexpr std::size_t kMaxParts = std::size_t{1} << 16;
 constexpr std::uint32_t kMaxStreams = std::uint32_t{1} << 16;
 constexpr std::uint64_t kMaxTokens = std::numeric_limits<std::int32_t>::max();
 
+constexpr std::uint32_t kNoCell = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t kChunk = std::size_t{1} << 20;
 
 class Reader {
@@ -301,7 +303,7 @@ class StateParser {
       return Verdict::other;
     }
     for (std::uint32_t cell = 0; cell < cells; ++cell) {
-      if (const Verdict position = expect(cell); position != Verdict::fits) {
+      if (const Verdict position = read_position(cell); position != Verdict::fits) {
         return position;
       }
     }
@@ -392,16 +394,14 @@ class StateParser {
   Verdict read_cells() {
     const std::uint32_t sequences = form_.cell_sequences ? 1 : 0;
     for (std::uint32_t cell = 0; cell < tokens(); ++cell) {
-      for (const std::uint32_t wanted : {cell, sequences}) {
-        if (const Verdict word = expect(wanted); word != Verdict::fits) {
-          return word;
-        }
+      if (const Verdict position = read_position(cell); position != Verdict::fits) {
+        return position;
       }
-      std::uint32_t sequence = 0;
-      if (sequences != 0 && !reader_.number(sequence)) {
+      std::uint32_t count = 0, sequence = 0;
+      if (!reader_.number(count) || (sequences != 0 && !reader_.number(sequence))) {
         return Verdict::ends_early;
       }
-      if (sequence > kMaxTokens || (cell != 0 && sequence != file_.slot_)) {
+      if (count != sequences || sequence > kMaxTokens || (cell != 0 && sequence != file_.slot_)) {
         return Verdict::other;
       }
       file_.slot_ = sequence;
@@ -409,12 +409,25 @@ class StateParser {
     return Verdict::fits;
   }
 
-  Verdict expect(std::uint32_t wanted) {
-    std::uint32_t word = 0;
-    if (!reader_.number(word)) {
+  // The cells hold each position once, in whatever order.
+  Verdict read_position(std::uint32_t cell) {
+    std::uint32_t position = 0;
+    if (!reader_.number(position)) {
       return Verdict::ends_early;
     }
-    return word == wanted ? Verdict::fits : Verdict::other;
+    std::vector<std::uint32_t>& cells = file_.cells_;
+    if (position == cell && cells.empty()) {
+      return Verdict::fits;
+    }
+    if (cells.empty()) {
+      cells.resize(tokens(), kNoCell);
+      std::iota(cells.begin(), cells.begin() + static_cast<std::ptrdiff_t>(cell), 0U);
+    }
+    if (position >= tokens() || cells[position] != kNoCell) {
+      return Verdict::other;
+    }
+    cells[position] = cell;
+    return Verdict::fits;
   }
 
   Verdict read_part() {
@@ -472,7 +485,7 @@ Result<StateFile> StateFile::parse(std::span<const std::byte> file) {
 std::span<const std::byte> StateFile::rows(std::size_t part, std::size_t from,
                                            std::size_t to) const {
   TOKI_CHECK(part < layout_.parts.size() && from <= to && to <= tokens_.size());
-  TOKI_CHECK(layout_.parts[part].element_bytes == 0);
+  TOKI_CHECK(in_order() && layout_.parts[part].element_bytes == 0);
   const auto row = static_cast<std::size_t>(layout_.parts[part].row_bytes);
   return file_.subspan(part_offsets_[part] + from * row, (to - from) * row);
 }
@@ -480,16 +493,36 @@ std::span<const std::byte> StateFile::rows(std::size_t part, std::size_t from,
 void StateFile::read_rows(std::size_t part, std::size_t from, std::size_t to,
                           std::span<std::byte> out) const {
   TOKI_CHECK(part < layout_.parts.size() && from <= to && to <= tokens_.size());
+  const auto row = static_cast<std::size_t>(layout_.parts[part].row_bytes);
+  TOKI_CHECK(out.size() == (to - from) * row);
+  if (in_order()) {
+    read_run(part, from, to - from, out.data());
+    return;
+  }
+  for (std::size_t token = from; token < to;) {
+    const std::size_t cell = cells_[token];
+    std::size_t count = 1;
+    while (token + count < to && cells_[token + count] == cell + count) {
+      ++count;
+    }
+    read_run(part, cell, count, out.data() + (token - from) * row);
+    token += count;
+  }
+}
+
+// The rows of neighbouring cells.
+void StateFile::read_run(std::size_t part, std::size_t cell, std::size_t count,
+                         std::byte* out) const {
   const StateLayout::Part& shape = layout_.parts[part];
   const auto row = static_cast<std::size_t>(shape.row_bytes);
-  TOKI_CHECK(out.size() == (to - from) * row);
+  const std::byte* const start = file_.data() + part_offsets_[part];
   if (shape.element_bytes == 0) {
-    std::ranges::copy(rows(part, from, to), out.begin());
+    std::copy_n(start + cell * row, count * row, out);
     return;
   }
   const std::size_t element = shape.element_bytes;
-  transpose(file_.data() + part_offsets_[part] + from * element, tokens_.size() * element,
-            out.data(), row, row / element, to - from, element);
+  transpose(start + cell * element, tokens_.size() * element, out, row, row / element, count,
+            element);
 }
 
 // ---- layout

@@ -78,6 +78,7 @@ void info(const std::string& path) {
   std::printf("version %u\ntokens %zu\nslot %u\nstreams %u\npacked %d\nlayers %zu\n",
               layout.version, loaded.file.tokens().size(), loaded.file.slot(), layout.streams,
               layout.packed_tokens ? 1 : 0, layout.layers());
+  std::printf("in_order %d\n", loaded.file.in_order() ? 1 : 0);
   std::printf("v_transposed %d\nk_rot %u\nv_rot %u\nbytes_per_token %llu\n",
               layout.v_transposed() ? 1 : 0, layout.k_rot, layout.v_rot,
               static_cast<unsigned long long>(layout.bytes_per_token()));

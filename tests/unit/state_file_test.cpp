@@ -34,7 +34,10 @@ struct State {
   std::uint32_t v_elements = 5, v_element_bytes = 2;
   std::uint32_t slot = 0;
   Tokens tokens = {7, 1, 300, 2, 2};
-  std::uint32_t salt = 0;  // of the rows
+  std::vector<std::size_t> order = {};  // which token each cell holds; empty: in order
+  std::uint32_t salt = 0;               // of the rows
+
+  std::size_t token_of(std::size_t cell) const { return order.empty() ? cell : order[cell]; }
 };
 
 class Builder {
@@ -79,16 +82,17 @@ std::uint32_t row_bytes(const State& state, std::size_t part) {
 }
 
 void add_rows(Builder& file, const State& state, std::size_t part) {
-  for (std::size_t token = 0; token < state.tokens.size(); ++token) {
+  for (std::size_t cell = 0; cell < state.tokens.size(); ++cell) {
     for (std::size_t byte = 0; byte < row_bytes(state, part); ++byte) {
-      file.row_byte(row_value(state, part, token, byte));
+      file.row_byte(row_value(state, part, state.token_of(cell), byte));
     }
   }
 }
 
 void add_columns(Builder& file, const State& state, std::size_t part) {
   for (std::size_t element = 0; element < state.v_elements; ++element) {
-    for (std::size_t token = 0; token < state.tokens.size(); ++token) {
+    for (std::size_t cell = 0; cell < state.tokens.size(); ++cell) {
+      const std::size_t token = state.token_of(cell);
       for (std::size_t byte = 0; byte < state.v_element_bytes; ++byte) {
         file.row_byte(row_value(state, part, token, element * state.v_element_bytes + byte));
       }
@@ -141,7 +145,7 @@ Builder build(const State& state) {
     file.word(state.k_rows.size());
     file.word(state.v_elements);
     for (std::size_t cell = 0; cell < count; ++cell) {
-      file.word(cell);
+      file.word(state.token_of(cell));
     }
     add_parts(file, state);
     return file;
@@ -156,7 +160,7 @@ Builder build(const State& state) {
     }
     file.word(count);
     for (std::size_t cell = 0; cell < count; ++cell) {
-      file.word(cell);
+      file.word(state.token_of(cell));
       file.word(state.sequences ? 1 : 0);
       if (state.sequences) {
         file.word(state.slot);
@@ -515,6 +519,57 @@ TEST_CASE("state file: two prompts are joined where they part, like the file of 
   }
 }
 
+TEST_CASE("state file: cells in any order are read by position, and written again in order") {
+  std::mt19937 random(7);
+  for (State state : every_form()) {
+    INFO(named(state));
+    const Bytes ordered = built(state);
+    CHECK(parsed(ordered).in_order());
+    for (int round = 0; round < 20; ++round) {
+      state.order = {0, 1, 2, 3, 4};
+      std::shuffle(state.order.begin(), state.order.end(), random);
+      const Bytes bytes = built(state);
+      const StateFile file = parsed(bytes);
+      CHECK(file.in_order() == (bytes == ordered));
+      CHECK(file.layout() == parsed(ordered).layout());
+      CHECK(rewritten(file) == ordered);
+      for (std::size_t part = 0; part < 4; ++part) {
+        for (std::size_t from = 0; from < 5; ++from) {
+          Bytes rows((5 - from) * row_bytes(state, part)), wanted = rows;
+          file.read_rows(part, from, 5, rows);
+          parsed(ordered).read_rows(part, from, 5, wanted);
+          CHECK(rows == wanted);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "state file: out of order, too, it is refused when it ends early or a position is wrong") {
+  for (State state : every_form()) {
+    INFO(named(state));
+    state.order = {3, 4, 0, 1, 2};
+    const Builder builder = build(state);
+    for (std::size_t length = 0; length < builder.bytes().size(); ++length) {
+      CHECK_FALSE(StateFile::parse(std::span(builder.bytes()).first(length)));
+    }
+    for (const std::size_t at : builder.head_offsets()) {
+      for (int mask = 1; mask < 256; ++mask) {
+        const Bytes bytes = with_flip(builder.bytes(), at, static_cast<std::uint8_t>(mask));
+        const Result<StateFile> file = StateFile::parse(bytes);
+        if (!file) {
+          continue;
+        }
+        const Bytes again = rewritten(file.value());
+        if (file->in_order() || again.size() != bytes.size() || rewritten(parsed(again)) != again) {
+          FAIL("byte " << at << " mask " << mask << " is read as what it is not");
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("state file: rows larger than a chunk are asked for in order and without a gap") {
   State state;
   state.k_rows = {300000, 7};
@@ -551,11 +606,14 @@ TEST_CASE("state file: other memories are opaque") {
     two.insert(two.end(), plain.begin() + static_cast<std::ptrdiff_t>(kMemoryAt), plain.end());
     CHECK(refusal(two) == Errc::unsupported);
   }
-  SECTION("positions that do not begin at 0, leave one out, or are not in order") {
-    CHECK(refusal(with_word(plain, kCellsAt, 1)) == Errc::unsupported);
-    CHECK(refusal(with_word(plain, kCellsAt + 12, 2)) == Errc::unsupported);
-    CHECK(refusal(with_word(with_word(plain, kCellsAt + 12, 2), kCellsAt + 24, 1)) ==
-          Errc::unsupported);
+  SECTION("positions that do not begin at 0, leave one out, or come twice") {
+    for (std::size_t cell = 0; cell < 3; ++cell) {
+      for (const std::uint32_t position : {0U, 1U, 2U, 3U, 0x7fffffffU, 0xffffffffU}) {
+        if (position != cell) {
+          CHECK(refusal(with_word(plain, kCellsAt + cell * 12, position)) == Errc::unsupported);
+        }
+      }
+    }
   }
   SECTION("cells of no, two or different sequences") {
     CHECK(refusal(with_word(plain, kCellsAt + 4, 0)) == Errc::unsupported);
