@@ -222,7 +222,7 @@ asio::awaitable<void> BackendMonitor::trial() {
   const std::vector<std::uint32_t> touched =
       all.sequences > 1 ? std::vector<std::uint32_t>{0, 1} : std::vector<std::uint32_t>{0};
   for (const std::uint32_t slot : touched) {
-    const auto done = co_await backend_.async_slot_action({.index = slot}, "erase", {});
+    const auto done = co_await backend_.async_erase({.index = slot});
     erased = erased && done.has_value();
   }
   if (!erased) {

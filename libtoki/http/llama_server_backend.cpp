@@ -106,6 +106,7 @@ asio::awaitable<Result<BackendDescription>> LlamaServerBackend::async_props() {
   }
   const std::string context = std::to_string(said.context);
   const std::string slots = std::to_string(said.slots);
+  model_alias_ = text(root, "/model_alias");
   said.identity = Scope({said.model, text(root, "/model_alias"), text(root, "/model_ftype"),
                          text(root, "/chat_template"), text(root, "/build_info"), context, slots})
                       .bytes();
@@ -365,25 +366,92 @@ asio::awaitable<Result<Prefilled>> LlamaServerBackend::async_prefill(SlotId slot
   co_return result;
 }
 
-asio::awaitable<Result<std::uint64_t>> LlamaServerBackend::async_slot_action(
-    SlotId slot, std::string_view action, std::string_view name) {
+asio::awaitable<Result<Timed>> LlamaServerBackend::slot_action(SlotId slot, std::string_view action,
+                                                               std::string_view name,
+                                                               std::string_view count,
+                                                               std::string_view time) {
   const std::string target = fmt::format("/slots/{}?action={}", slot.index, action);
-  const std::string json = name.empty() ? "{}" : fmt::format(R"({{"filename":{}}})", quote(name));
+  std::string json = "{";
+  if (!name.empty()) {
+    json += fmt::format(R"("filename":{})", quote(name));
+  }
+  if (!model_alias_.empty()) {
+    json += fmt::format(R"({}"model":{})", json.size() > 1 ? "," : "", quote(model_alias_));
+  }
+  json += "}";
   auto reply = co_await post(target, json, limits_.control);
   if (!reply) {
     co_return std::move(reply).error();
   }
   if (reply->status != 200) {
-    co_return refused(target, *reply);
+    Error error = refused(target, *reply);
+    if (reply->status == 501 || reply->status == 404 || reply->status == 405) {
+      error.code = Errc::unsupported;
+    }
+    co_return error;
   }
   dom::parser parser;
   dom::element root;
   if (parser.parse(reply->body.data(), reply->body.size()).get(root) != simdjson::SUCCESS) {
     co_return nonsense(target);
   }
-  co_return number(root, action == "save"      ? "/n_saved"
-                         : action == "restore" ? "/n_restored"
-                                               : "/n_erased");
+  Timed result{.tokens = number(root, count)};
+  result.ms = member(root, time, 0.0);
+  co_return result;
+}
+
+asio::awaitable<Result<Timed>> LlamaServerBackend::async_save(SlotId slot, std::string_view name) {
+  return slot_action(slot, "save", name, "/n_saved", "/timings/save_ms");
+}
+
+asio::awaitable<Result<Timed>> LlamaServerBackend::async_restore(SlotId slot,
+                                                                 std::string_view name) {
+  return slot_action(slot, "restore", name, "/n_restored", "/timings/restore_ms");
+}
+
+asio::awaitable<Result<Done>> LlamaServerBackend::async_erase(SlotId slot) {
+  const auto erased = co_await slot_action(slot, "erase", {}, "/n_erased", "");
+  if (!erased) {
+    co_return erased.error();
+  }
+  co_return Done{};
+}
+
+asio::awaitable<Result<Continued>> LlamaServerBackend::async_continue(SlotId slot, TokenSpan prompt,
+                                                                      std::uint32_t count) {
+  const std::string json = fmt::format(
+      R"({{"prompt":[{}],"n_predict":{},"id_slot":{},"cache_prompt":true,"temperature":0,)"
+      R"("top_k":1,"return_tokens":true,"n_probs":1,"ignore_eos":true}})",
+      fmt::join(prompt, ","), count, slot.index);
+  auto reply = co_await post("/completion", json, limits_.control);
+  if (!reply) {
+    co_return std::move(reply).error();
+  }
+  if (reply->status != 200) {
+    co_return refused("/completion", *reply);
+  }
+  dom::parser parser;
+  dom::element root;
+  dom::array tokens;
+  if (parser.parse(reply->body.data(), reply->body.size()).get(root) != simdjson::SUCCESS ||
+      root["tokens"].get(tokens) != simdjson::SUCCESS) {
+    co_return nonsense("/completion");
+  }
+  Continued result{.cached = number(root, "/timings/cache_n")};
+  for (const dom::element token : tokens) {
+    std::int64_t id = 0;
+    if (token.get(id) != simdjson::SUCCESS) {
+      co_return nonsense("/completion");
+    }
+    result.tokens.push_back(static_cast<Token>(id));
+  }
+  dom::array probabilities;
+  if (root["completion_probabilities"].get(probabilities) == simdjson::SUCCESS) {
+    for (const dom::element one : probabilities) {
+      result.logprobs.push_back(member(one, "/logprob", 0.0));
+    }
+  }
+  co_return result;
 }
 
 asio::awaitable<bool> LlamaServerBackend::async_learn_chat_tokens() {
@@ -553,17 +621,14 @@ asio::awaitable<Result<Prefilled>> prefill_copy(LlamaServerBackend& backend, Slo
   co_return co_await backend.async_prefill(slot, prompt);
 }
 
-asio::awaitable<Result<std::uint64_t>> action_copy(LlamaServerBackend& backend, SlotId slot,
-                                                   std::string_view action, std::string name) {
-  co_return co_await backend.async_slot_action(slot, action, name);
+asio::awaitable<Result<Timed>> save_copy(LlamaServerBackend& backend, SlotId slot,
+                                         std::string name) {
+  co_return co_await backend.async_save(slot, name);
 }
 
-asio::awaitable<Result<Done>> erase_slot(LlamaServerBackend& backend, SlotId slot) {
-  auto erased = co_await backend.async_slot_action(slot, "erase", {});
-  if (!erased) {
-    co_return std::move(erased).error();
-  }
-  co_return Done{};
+asio::awaitable<Result<Timed>> restore_copy(LlamaServerBackend& backend, SlotId slot,
+                                            std::string name) {
+  co_return co_await backend.async_restore(slot, name);
 }
 
 }  // namespace
@@ -579,19 +644,18 @@ void LlamaServerBackend::prefill(SlotId slot, TokenSpan prompt, Completion<Prefi
   asio::co_spawn(executor_, complete(std::move(call), std::move(done)), asio::detached);
 }
 
-void LlamaServerBackend::save(SlotId slot, std::string_view name, Completion<std::uint64_t> done) {
-  auto call = action_copy(*this, slot, "save", std::string(name));
+void LlamaServerBackend::save(SlotId slot, std::string_view name, Completion<Timed> done) {
+  auto call = save_copy(*this, slot, std::string(name));
   asio::co_spawn(executor_, complete(std::move(call), std::move(done)), asio::detached);
 }
 
-void LlamaServerBackend::restore(SlotId slot, std::string_view name,
-                                 Completion<std::uint64_t> done) {
-  auto call = action_copy(*this, slot, "restore", std::string(name));
+void LlamaServerBackend::restore(SlotId slot, std::string_view name, Completion<Timed> done) {
+  auto call = restore_copy(*this, slot, std::string(name));
   asio::co_spawn(executor_, complete(std::move(call), std::move(done)), asio::detached);
 }
 
 void LlamaServerBackend::erase(SlotId slot, Completion<Done> done) {
-  asio::co_spawn(executor_, complete(erase_slot(*this, slot), std::move(done)), asio::detached);
+  asio::co_spawn(executor_, complete(async_erase(slot), std::move(done)), asio::detached);
 }
 
 void LlamaServerBackend::embed(std::string_view text, Completion<Embedding> done) {

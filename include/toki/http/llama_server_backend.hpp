@@ -62,6 +62,13 @@ struct TokenCacheStats {
   bool off = false;                    ///< until the next start of the server
 };
 
+/// A prompt that was continued greedily.
+struct Continued {
+  Tokens tokens;                 ///< generated
+  std::vector<double> logprobs;  ///< of each, where the server tells
+  std::uint64_t cached = 0;      ///< prompt tokens reused
+};
+
 /// What /health says.
 enum class Health : std::uint8_t {
   down,     ///< nobody listens
@@ -89,9 +96,14 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
                                                         bool add_special,
                                                         std::string_view authorization = {});
   boost::asio::awaitable<Result<Prefilled>> async_prefill(SlotId slot, TokenSpan prompt);
-  boost::asio::awaitable<Result<std::uint64_t>> async_slot_action(SlotId slot,
-                                                                  std::string_view action,
-                                                                  std::string_view name);
+  /// Slot actions. Errc::unsupported: the server will never do it (501, or started without
+  /// --slot-save-path).
+  boost::asio::awaitable<Result<Timed>> async_save(SlotId slot, std::string_view name);
+  boost::asio::awaitable<Result<Timed>> async_restore(SlotId slot, std::string_view name);
+  boost::asio::awaitable<Result<Done>> async_erase(SlotId slot);
+  /// Computes the prompt in the slot and continues it greedily by `count` tokens, for trials.
+  boost::asio::awaitable<Result<Continued>> async_continue(SlotId slot, TokenSpan prompt,
+                                                           std::uint32_t count);
   /// Sends one tiny chat and finds out whether the server puts its start token before a rendered
   /// chat; false when it cannot be told.
   boost::asio::awaitable<bool> async_learn_chat_tokens();
@@ -114,12 +126,15 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   /// Prompts with media are unsupported here, because their tokens are not exact.
   void render(const PromptSource& source, Completion<Tokens> done) override;
   void prefill(SlotId slot, TokenSpan prompt, Completion<Prefilled> done) override;
-  void save(SlotId slot, std::string_view name, Completion<std::uint64_t> done) override;
-  void restore(SlotId slot, std::string_view name, Completion<std::uint64_t> done) override;
+  void save(SlotId slot, std::string_view name, Completion<Timed> done) override;
+  void restore(SlotId slot, std::string_view name, Completion<Timed> done) override;
   void erase(SlotId slot, Completion<Done> done) override;
   void embed(std::string_view text, Completion<Embedding> done) override;
 
  private:
+  boost::asio::awaitable<Result<Timed>> slot_action(SlotId slot, std::string_view action,
+                                                    std::string_view name, std::string_view count,
+                                                    std::string_view time);
   boost::asio::awaitable<Result<Reply>> get(std::string_view target, Millis limit);
   boost::asio::awaitable<Result<Reply>> post(std::string_view target, std::string_view json,
                                              Millis limit, std::string_view authorization = {});
@@ -137,6 +152,7 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   Upstream& upstream_;
   LlamaServerLimits limits_;
   std::string media_marker_ = "<__media__>";
+  std::string model_alias_;  // named in slot actions: a server of several models wants it
   bool chat_start_token_ = true;
   Embedder* embedder_;
   TokenCache token_cache_;
