@@ -1,5 +1,8 @@
 // tokid: wiring, signals, exit codes. 0: ended as asked; 1: cannot run; 2: bad options.
+#include <toki/fingerprints.hpp>
+#include <toki/http/housekeeper.hpp>
 #include <toki/index_store.hpp>
+#include <toki/kv_store.hpp>
 #include <toki/version.hpp>
 
 #include <boost/asio/as_tuple.hpp>
@@ -75,19 +78,22 @@ std::int64_t unix_ms() {
   return std::chrono::duration_cast<Millis>(now).count();
 }
 
+constexpr Millis kFlushLimit{5000};  // at the end, for what is worth a save
+
 struct Daemon {
-  Daemon(asio::io_context& io, const Options& o, bool own_cache)
+  Daemon(asio::io_context& io, const Options& o, bool own_cache,
+         std::unique_ptr<toki::KvStore> store)
       : options(o),
         upstream(io.get_executor(), o.backend_address, o.backend_key),
+        kv(std::move(store)),
+        fingerprints(in_data_dir(o, "fingerprints")),
         embed_upstream(io.get_executor(), o.embed_address.value_or(o.backend_address),
                        o.embed_address ? std::string() : o.backend_key),
         embedder(embed_upstream),
         backend(
             io.get_executor(), upstream,
             {.render = Millis(o.tokenize_limit_ms), .token_cache_bytes = o.token_cache_mib << 20}),
-        index({.path = (std::filesystem::path(o.data_dir) / "index.db").string(),
-               .max_prompts = o.max_prompts},
-              log_line,
+        index({.path = in_data_dir(o, "index.db"), .max_prompts = o.max_prompts}, log_line,
               [this, &io](std::vector<toki::PromptRecord> prompts) {
                 auto adopt = [this, kept = std::move(prompts)]() mutable {
                   engine.adopt(std::move(kept));
@@ -102,21 +108,45 @@ struct Daemon {
         admission(io.get_executor(), engine,
                   {.length = o.queue_length,
                    .wait = Millis(o.queue_wait_ms),
-                   .slot_wait = Millis(o.slot_wait_ms)}),
-        monitor(io.get_executor(), backend, upstream, engine, admission,
-                {.interval = Millis(o.probe_interval_ms), .own_cache = own_cache}, log_line),
+                   .slot_wait = Millis(o.slot_wait_ms),
+                   .lead_wait = Millis(o.lead_wait_ms)}),
+        monitor(
+            io.get_executor(), backend, upstream, engine, admission,
+            {.interval = Millis(o.probe_interval_ms), .own_cache = own_cache, .states = states()},
+            log_line),
         embeddings(io.get_executor(), o.embed_address ? &embedder : nullptr, engine,
                    Millis(o.embed_limit_ms)),
         proxy(upstream, backend, monitor, engine, admission, embeddings,
               {.progress_limit = Millis(o.progress_limit_ms),
                .volatile_lines = o.drop_volatile_line,
-               .keep_alive = keep_alive(o)},
+               .keep_alive = keep_alive(o),
+               .store = worker ? &*worker : nullptr},
               log_request),
         server(io.get_executor(), proxy, engine, monitor,
                {.max_body = o.max_body_mib << 20, .max_connections = o.max_connections},
                [this] { return stats(); }),
         tasks(io.get_executor()) {
+    if (kv) {
+      engine.use_store([this](const toki::Scope& scope, toki::TokenSpan tokens) {
+        return kv->match(scope, tokens);
+      });
+      worker.emplace(*kv);
+      housekeeper.emplace(io.get_executor(), engine, backend, *worker);
+    }
     engine.on_prompt_change([this](toki::PromptChange change) { keep(std::move(change)); });
+  }
+
+  static std::string in_data_dir(const Options& o, const char* name) {
+    return (std::filesystem::path(o.data_dir) / name).string();
+  }
+
+  std::optional<toki::http::StateSetup> states() {
+    if (!kv) {
+      return std::nullopt;
+    }
+    return toki::http::StateSetup{.trial_dir = in_data_dir(options, "trial"),
+                                  .slot_dir = options.slot_dir,
+                                  .fingerprints = &fingerprints};
   }
 
   void keep(toki::PromptChange change) {
@@ -146,6 +176,9 @@ struct Daemon {
 
   const Options& options;
   toki::http::Upstream upstream;
+  std::unique_ptr<toki::KvStore> kv;
+  std::optional<toki::http::StoreWorker> worker;
+  toki::Fingerprints fingerprints;
   toki::http::Upstream embed_upstream;
   toki::http::Embedder embedder;
   toki::http::LlamaServerBackend backend;
@@ -155,6 +188,7 @@ struct Daemon {
   toki::http::BackendMonitor monitor;
   toki::http::PromptEmbeddings embeddings;
   toki::http::Proxy proxy;
+  std::optional<toki::http::Housekeeper> housekeeper;
   Server server;
   toki::http::TaskGroup tasks;
 };
@@ -175,6 +209,9 @@ asio::awaitable<void> stop_on_signal(asio::io_context& io, Daemon& daemon, Super
   };
   signals.async_wait(end_at_once);
   bool clean = co_await daemon.server.drain(Millis(daemon.options.drain_ms));
+  if (daemon.housekeeper) {
+    co_await daemon.housekeeper->flush(kFlushLimit);
+  }
   if (child != nullptr) {
     co_await child->stop(Millis(10000));
   }
@@ -194,6 +231,17 @@ int fail(const toki::Error& error) {
   return error.code == toki::Errc::invalid_argument ? 2 : 1;
 }
 
+// Null where nothing is to be kept.
+toki::Result<std::unique_ptr<toki::KvStore>> open_store(const Options& options) {
+  if (options.slot_dir.empty() || options.kv_gib == 0) {
+    return std::unique_ptr<toki::KvStore>();
+  }
+  return toki::KvStore::open({.dir = Daemon::in_data_dir(options, "kv"),
+                              .slot_dir = options.slot_dir,
+                              .max_bytes = std::uint64_t{options.kv_gib} << 30},
+                             log_line);
+}
+
 int run(Options options) {
   std::optional<ServerCommand> command;
   if (!options.server.empty()) {
@@ -211,10 +259,15 @@ int run(Options options) {
       return fail(completed.error());
     }
     command = std::move(*completed);
+    options.slot_dir = slot_dir.string();
     options.backend_address = command->address;
   }
+  auto store = open_store(options);
+  if (!store) {
+    return fail(store.error());
+  }
   asio::io_context io(1);
-  Daemon daemon(io, options, !command || command->own_cache);
+  Daemon daemon(io, options, !command || command->own_cache, std::move(*store));
   std::unique_ptr<Supervisor> child;
   const auto port = daemon.server.listen(options.listen_host, options.listen_port);
   if (!port) {
@@ -236,6 +289,9 @@ int run(Options options) {
   asio::co_spawn(io, stop_on_signal(io, daemon, child.get()), asio::detached);
   daemon.tasks.spawn(daemon.monitor.run());
   daemon.tasks.spawn(daemon.embeddings.run());
+  if (daemon.housekeeper) {
+    daemon.tasks.spawn(daemon.housekeeper->run());
+  }
   daemon.tasks.spawn(daemon.server.accept());
   io.run();
   return 0;

@@ -131,6 +131,15 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option(
       "--data-dir", o.data_dir,
       "where toki keeps its state (default: $XDG_STATE_HOME/toki, else ~/.local/state/toki)");
+  app.add_option(
+      "--slot-dir", o.slot_dir,
+      "the folder that llama-server has as --slot-save-path, when both can reach it; then "
+      "computed KV cache is kept on disk (behind -- it is set by itself)");
+  app.add_option("--kv-gib", o.kv_gib, "most disk for kept KV cache in GiB; 0: keep none")
+      ->check(CLI::Range(0, 1048576));
+  app.add_option("--lead-wait-ms", o.lead_wait_ms,
+                 "longest wait for a prefix that another request computes now")
+      ->check(ms);
   app.add_option("--backend-key-file", o.backend_key_file,
                  "file with llama-server's API key (or environment TOKID_BACKEND_KEY); without one "
                  "the client's own is passed on");

@@ -22,6 +22,9 @@ struct Options {
   std::string backend = "http://127.0.0.1:8080";
   bool backend_given = false;
   std::string data_dir;
+  std::string slot_dir;
+  std::size_t kv_gib = 32;
+  std::int64_t lead_wait_ms = 30000;
   std::string backend_key_file;
   std::size_t max_body_mib = 64;
   std::size_t max_connections = 1024;

@@ -309,9 +309,9 @@ class TOKI_EXPORT Engine {
   void set_abilities(const StateAbilities& abilities);
   /// Memory only: it is asked under the engine's lock.
   void use_store(StoreLookup lookup);
-  /// A ticket to save a slot whose content is worth it, while nothing else is to be done. Run its
-  /// steps, then dismiss it. Errc::not_found: nothing is.
-  Result<Ticket> begin_chore();
+  /// A ticket to save an idle slot whose content is worth it; unless `while_busy`, only while no
+  /// request runs. Run its steps, then dismiss it. Errc::not_found: nothing is to be done.
+  Result<Ticket> begin_chore(bool while_busy = false);
   /// Something changed what the slots' content means (for example adapters): forget it.
   void forget_residency();
 

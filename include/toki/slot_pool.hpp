@@ -41,6 +41,8 @@ struct Slot {
   bool open_end = false;           ///< how many tokens follow `tokens` is not certain
   bool leased = false;             ///< a ticket has it
   bool fenced = false;       ///< stopped answering: gets no work until the backend says it is idle
+  std::uint64_t floor = 0;   ///< a prompt that shares fewer tokens must find it erased: what was
+                             ///< restored there cannot be rewound
   bool erase_first = false;  ///< its content must not be trusted: erase before the next use
   std::uint64_t last_used = 0;  ///< tick of the last lease; 0: never
   std::chrono::steady_clock::time_point leased_at{};
@@ -75,6 +77,7 @@ class TOKI_EXPORT SlotPool {
 
   void hold(std::size_t index, const Scope& scope, Tokens tokens, std::uint64_t unknown_tail,
             std::uint64_t turn_start, bool open_end = false);
+  void set_floor(std::size_t index, std::uint64_t tokens);
   void set_empty(std::size_t index);
   void set_unknown(std::size_t index);
   void erase_before_use(std::size_t index);

@@ -8,7 +8,9 @@
 #include <toki/blocking_driver.hpp>
 #include <toki/embedding.hpp>
 #include <toki/engine.hpp>
+#include <toki/fingerprints.hpp>
 #include <toki/index_store.hpp>
+#include <toki/kv_store.hpp>
 #include <toki/log.hpp>
 #include <toki/prompt_record.hpp>
 #include <toki/result.hpp>

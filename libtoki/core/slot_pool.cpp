@@ -101,8 +101,13 @@ void SlotPool::hold(std::size_t index, const Scope& scope, Tokens tokens,
   slot.erase_first = false;
 }
 
+void SlotPool::set_floor(std::size_t index, std::uint64_t tokens) {
+  at(index).floor = tokens;
+}
+
 void SlotPool::set_empty(std::size_t index) {
   Slot& slot = at(index);
+  slot.floor = 0;
   slot.content = SlotContent::empty;
   slot.tokens = {};
   slot.unknown_tail = 0;

@@ -40,11 +40,12 @@ void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, bool from_i
     return;
   }
   const SlotId slot{.index = plan.slot};
-  if (pool[plan.slot].erase_first) {
-    ticket.steps.push_back({.kind = Step::Kind::erase, .slot = slot});
-  }
   if (plan.save) {
     add_save(ticket, plan.slot);
+  }
+  const bool below_floor = plan.restore == 0 && ticket.common < pool[plan.slot].floor;
+  if (pool[plan.slot].erase_first || below_floor) {
+    ticket.steps.push_back({.kind = Step::Kind::erase, .slot = slot});
   }
   if (plan.copied) {
     add_save(ticket, *plan.copied);
@@ -121,6 +122,7 @@ void Engine::Impl::restored(Ticket::Impl& ticket, const Step& step, const StepRe
   learn(restore, report.reused, report.ms);
   const auto count = static_cast<std::ptrdiff_t>(report.reused);
   pool.hold(slot, step.scope, Tokens(step.tokens.begin(), step.tokens.begin() + count), 0, 0);
+  pool.set_floor(slot, abilities.cuts ? 0 : report.reused);
   ticket.common = ticket.common_limit = report.reused;
   ticket.predicted = std::min<std::uint64_t>(report.reused, ticket.tokens.size() - 1);
 }
@@ -150,6 +152,7 @@ void Engine::Impl::step_done(Ticket::Impl& ticket, const Step& step, StepReport 
         ticket.may_reuse = false;  // it could not be erased, so it must be computed over
       } else {
         pool.set_empty(step.slot.index);
+        ticket.common = ticket.common_limit = 0;
       }
       break;
     case Step::Kind::save: saved(ticket, step, std::move(report)); break;
@@ -178,9 +181,9 @@ void Engine::Impl::broken_off(Ticket::Impl& ticket) {
   }
 }
 
-Result<Ticket> Engine::begin_chore() {
+Result<Ticket> Engine::begin_chore(bool while_busy) {
   const std::lock_guard lock(impl_->mutex);
-  if (impl_->pool.leased() > 0 || !impl_->saves()) {
+  if ((!while_busy && impl_->pool.leased() > 0) || !impl_->saves()) {
     return Error{Errc::not_found, "nothing is to be done"};
   }
   const PlanWorld world = impl_->world();

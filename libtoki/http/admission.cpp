@@ -21,12 +21,14 @@ struct Admission::Waiter {
       : query(q),
         timer(executor),
         deadline(now + limits.wait),
-        patient_until(now + limits.slot_wait) {}
+        patient_until(now + limits.slot_wait),
+        lead_until(now + limits.lead_wait) {}
 
   Query query;
   asio::steady_timer timer;
   Time deadline;
   Time patient_until;
+  Time lead_until;
   std::optional<Ticket> ticket;
   bool chose_to_wait = false;  // a slot was idle, but a busy one fits better
 };
@@ -66,9 +68,12 @@ Admission::~Admission() {
 }
 
 bool Admission::try_admit(Waiter& waiter) {
-  const auto left =
-      std::chrono::duration_cast<Millis>(waiter.patient_until - std::chrono::steady_clock::now());
-  waiter.query.patience = std::max(left, Millis(0));
+  const Time now = std::chrono::steady_clock::now();
+  const auto left = [&](Time until) {
+    return std::max(std::chrono::duration_cast<Millis>(until - now), Millis(0));
+  };
+  waiter.query.patience = left(waiter.patient_until);
+  waiter.query.lead_patience = left(waiter.lead_until);
   waiter.query.waited = limits_.slot_wait - waiter.query.patience;
   auto ticket = engine_.begin(waiter.query);
   if (!ticket) {
@@ -120,10 +125,11 @@ asio::awaitable<Result<Ticket>> Admission::acquire(const Query& query) {
       place.served = true;
       co_return Error{Errc::timed_out, "no slot became free in time"};
     }
-    const bool patient = now < waiter.patient_until;
+    const Time patient_until = std::max(waiter.patient_until, waiter.lead_until);
+    const bool patient = now < patient_until;
     // Waiting for a better slot is weighed again and again; for any slot it ends when one becomes
     // free.
-    const Time next = patient ? std::min(waiter.patient_until, now + kWeighAgain) : waiter.deadline;
+    const Time next = patient ? std::min(patient_until, now + kWeighAgain) : waiter.deadline;
     waiter.timer.expires_at(std::min(next, waiter.deadline));
     (void)co_await waiter.timer.async_wait(asio::as_tuple(asio::use_awaitable));
     if (patient && !waiter.ticket) {

@@ -1,5 +1,6 @@
 #include <toki/http/async_driver.hpp>
 #include <toki/http/backend_monitor.hpp>
+#include <toki/http/state_trial.hpp>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -138,17 +139,18 @@ asio::awaitable<void> BackendMonitor::adopt(bool restarted) {
     asleep_ = said->sleeping;
     say(LogLevel::warn, "backend was started again: nothing is in its slots any more");
   }
-  if (said->identity != identity_) {
+  if (said->identity != said_identity_) {
     engine_.backend_changed({.slots = said->slots,
                              .slots_used = said->slots_used,
                              .context = said->context,
                              .own_cache = options_.own_cache,
                              .pinning = true});
-    identity_ = said->identity;
+    identity_ = said_identity_ = said->identity;
     say(LogLevel::info, fmt::format("backend has {} slots of {} tokens, model {}", said->slots,
                                     said->context, said->model));
   }
   engine_.set_pinning(true);
+  identity_ = said_identity_;  // until the trial tells which model it is
   needs_trial_ = true;
   state_ = State::trying;
 }
@@ -187,6 +189,38 @@ asio::awaitable<bool> BackendMonitor::keeps_pinned_prompt() {
   co_return !again || again->cached + 1 >= first->size() / 2;
 }
 
+asio::awaitable<void> BackendMonitor::try_slot_states(std::uint32_t slots) {
+  if (!options_.states) {
+    co_return;
+  }
+  const StateSetup& states = *options_.states;
+  const StateTrialSetup setup{.dir = states.trial_dir, .slot_dir = states.slot_dir, .slots = slots};
+  const StateFindings found = co_await try_states(backend_, setup);
+  if (!found.reference.tokens.empty()) {
+    const std::uint64_t number = states.fingerprints->number_of(
+        said_identity_, found.reference.tokens, found.reference.logprobs);
+    identity_ = Scope({said_identity_, std::to_string(number)}).bytes();
+  }
+  engine_.set_abilities(found.abilities);
+  if (!found.abilities.saves) {
+    say(LogLevel::warn, "slot states are not saved: " + found.why);
+  } else {
+    say(LogLevel::info, fmt::format("slot states are saved and restored{}{}{}",
+                                    found.abilities.cuts ? ", cut to any length" : " whole",
+                                    found.abilities.rewinds ? "" : "; the model cannot rewind",
+                                    found.why.empty() ? "" : " (" + found.why + ")"));
+  }
+}
+
+asio::awaitable<void> BackendMonitor::tried(Millis limit) {
+  asio::steady_timer pause(timer_.get_executor());
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (state_ == State::trying && std::chrono::steady_clock::now() < deadline) {
+    pause.expires_after(Millis(10));
+    co_await pause.async_wait(asio::use_awaitable);
+  }
+}
+
 asio::awaitable<void> BackendMonitor::try_special_tokens() {
   const std::size_t count = co_await backend_.async_learn_special_tokens();
   say(LogLevel::info,
@@ -211,12 +245,17 @@ asio::awaitable<void> BackendMonitor::trial() {
         "/tokenize: chats whose "
         "count differs are served, but not remembered");
   }
+  bool pinning = true;
   if (all.sequences > 1 && !co_await keeps_pinned_prompt()) {
+    pinning = false;
     engine_.set_pinning(false);
     say(LogLevel::warn,
         "the backend clears idle slots, so requests are not pinned to slots and nothing is saved "
         "by toki; start "
         "llama-server with -np N (and --cache-ram 0), or with --no-cache-idle-slots");
+  }
+  if (pinning) {
+    co_await try_slot_states(all.sequences);
   }
   bool erased = true;
   const std::vector<std::uint32_t> touched =

@@ -25,6 +25,7 @@ using Time = std::chrono::steady_clock::time_point;
 namespace {
 
 constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
+constexpr Millis kTrialPatience{60000};
 constexpr Millis kGoneInterval{250};  // while a pipelined request hides the end of the stream
 
 double milliseconds(std::chrono::steady_clock::duration time) {
@@ -186,6 +187,7 @@ asio::awaitable<void> Proxy::Flow::run() {
     co_await refuse(away);
     co_return;
   }
+  co_await proxy.monitor_.tried(kTrialPatience);
   Query query = query_for(wanted, proxy.monitor_.identity());
   auto tokens = co_await render();
   if (tokens) {
@@ -200,6 +202,7 @@ asio::awaitable<void> Proxy::Flow::run() {
                                                                  : bypass_reason(tokens.error());
     report.error = tokens.error().detail;
   }
+  query.from_ids = !query.bypass && !query.surrogate && wanted.adapters.empty();
   report.prompt = query.tokens.size();
   Embedding embedding;
   if (!query.bypass && proxy.engine_.wants_embedding(query.scope, query.tokens)) {
@@ -225,7 +228,7 @@ asio::awaitable<bool> Proxy::Flow::take_ticket(const Query& query) {
       co_return false;
     }
     ticket.emplace(std::move(*admitted));
-    co_await run_steps(*ticket, proxy.backend_);
+    co_await run_steps(*ticket, proxy.backend_, proxy.options_.store);
     if (ticket->current()) {
       co_return true;
     }

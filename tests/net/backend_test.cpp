@@ -70,12 +70,14 @@ struct Bench {
         [&](auto done) { backend.prefill({.index = slot}, prompt, std::move(done)); });
   }
   Result<std::uint64_t> save(std::uint32_t slot, std::string_view name) {
-    return wait_for<std::uint64_t>(
-        [&](auto done) { backend.save({.index = slot}, name, std::move(done)); });
+    const auto saved =
+        wait_for<Timed>([&](auto done) { backend.save({.index = slot}, name, std::move(done)); });
+    return saved ? Result<std::uint64_t>(saved->tokens) : saved.error();
   }
   Result<std::uint64_t> restore(std::uint32_t slot, std::string_view name) {
-    return wait_for<std::uint64_t>(
+    const auto restored = wait_for<Timed>(
         [&](auto done) { backend.restore({.index = slot}, name, std::move(done)); });
+    return restored ? Result<std::uint64_t>(restored->tokens) : restored.error();
   }
   Status erase(std::uint32_t slot) {
     return wait_for<Done>([&](auto done) { backend.erase({.index = slot}, std::move(done)); });

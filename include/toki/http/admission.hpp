@@ -28,6 +28,7 @@ struct AdmissionLimits {
   std::size_t length = 256;  ///< most requests that wait
   Millis wait{60000};        ///< longest wait
   Millis slot_wait{1000};    ///< of that, longest wait for a better slot while others are idle
+  Millis lead_wait{30000};   ///< and for a prefix that another request computes now
 };
 
 class TOKI_EXPORT Admission {

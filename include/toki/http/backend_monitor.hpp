@@ -12,6 +12,7 @@
 
 #include <toki/engine.hpp>
 #include <toki/export.hpp>
+#include <toki/fingerprints.hpp>
 #include <toki/http/admission.hpp>
 #include <toki/http/llama_server_backend.hpp>
 #include <toki/http/upstream.hpp>
@@ -22,14 +23,23 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace toki::http {
+
+/// Where states of slots go. Without it none are saved.
+struct StateSetup {
+  std::string trial_dir;  ///< for the trial's own store
+  std::string slot_dir;   ///< the server's --slot-save-path
+  Fingerprints* fingerprints = nullptr;
+};
 
 struct MonitorOptions {
   Millis interval{1000};
   bool own_cache =
       true;  ///< the server may keep prompts outside its slots (not started with --cache-ram 0)
+  std::optional<StateSetup> states{};
 };
 
 class TOKI_EXPORT BackendMonitor {
@@ -49,6 +59,8 @@ class TOKI_EXPORT BackendMonitor {
   boost::asio::awaitable<void> run();
   /// Before a request: looks again when a connection was closed on us, which a restart would do.
   boost::asio::awaitable<void> verify();
+  /// Waits while the trial is under way, at most `limit`: what it finds is part of identity().
+  boost::asio::awaitable<void> tried(Millis limit);
   /// Look at once instead of at the next interval.
   void poke();
   /// A prompt put together from remembered tokens was counted otherwise by the backend: nothing is
@@ -67,6 +79,7 @@ class TOKI_EXPORT BackendMonitor {
   boost::asio::awaitable<void> trial();
   boost::asio::awaitable<void> try_special_tokens();
   boost::asio::awaitable<bool> keeps_pinned_prompt();
+  boost::asio::awaitable<void> try_slot_states(std::uint32_t slots);
   void say(LogLevel level, std::string_view text) const;
 
   boost::asio::steady_timer timer_;
@@ -77,7 +90,8 @@ class TOKI_EXPORT BackendMonitor {
   MonitorOptions options_;
   LogSink log_;
   State state_ = State::down;
-  std::string identity_;        // of /props and /v1/models: the scope
+  std::string identity_;        // the scope: said_identity_, and how the model answers
+  std::string said_identity_;   // of /props and /v1/models
   std::string props_identity_;  // of /props alone: what each look can compare
   std::string start_marker_;
   std::chrono::steady_clock::time_point asked_slots_{};

@@ -17,6 +17,7 @@
 #include <toki/http/llama_server_backend.hpp>
 #include <toki/http/prompt_embeddings.hpp>
 #include <toki/http/relay.hpp>
+#include <toki/http/store_worker.hpp>
 #include <toki/http/upstream.hpp>
 #include <toki/stats.hpp>
 
@@ -47,6 +48,7 @@ struct ProxyOptions {
   std::size_t max_rendered_bytes = std::size_t{8} << 20;  ///< larger bodies are not tokenized
   std::vector<std::string> volatile_lines;                ///< beginnings; see volatile_line.hpp
   KeepAlive keep_alive;
+  StoreWorker* store = nullptr;  ///< over what the engine was told to use; null: none
 };
 
 /// What became of one request: everything the log says about it.

@@ -1,0 +1,46 @@
+// Fingerprints: which models were seen. Two models of the same shape, path and name are told apart
+// by how they continue one fixed prompt: nothing that was computed by one may be restored into the
+// other.
+//
+// Threads:   one at a time.
+// Ownership: owns its file.
+// Errors:    none; a file that cannot be read is begun anew, one that cannot be written means that
+//            the model counts as new at the next start.
+// Cost:      one small file, read once and written for each new model.
+#pragma once
+
+#include <toki/export.hpp>
+#include <toki/token.hpp>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace toki {
+
+class TOKI_EXPORT Fingerprints {
+ public:
+  explicit Fingerprints(std::string path);
+
+  /// The number under which this model was seen before, or a new one that was never used.
+  /// `identity`: what it says of itself; `tokens` and `logprobs`: its greedy continuation of one
+  /// fixed prompt. Log probabilities may differ a little between runs.
+  std::uint64_t number_of(const std::string& identity, TokenSpan tokens,
+                          std::span<const double> logprobs);
+
+ private:
+  struct Model {
+    std::uint64_t number = 0;
+    std::uint64_t identity = 0;  // its hash
+    Tokens tokens;
+    std::vector<double> logprobs;
+  };
+  static bool same(const Model& a, const Model& b);
+  void write() const;
+
+  std::string path_;
+  std::vector<Model> models_;
+};
+
+}  // namespace toki

@@ -1,0 +1,41 @@
+// The fidelity test: what can be done with a slot's state, found by doing it with a short fixed
+// prompt on the server itself. Greedy continuations decide, and `cache_n`; never the model's name.
+//
+// Threads:   the executor's; one thread or strand at a time.
+// Ownership: the backend must outlive the call. Makes and removes its own folder.
+// Errors:    none: what fails is an ability that is missing, and `why` says it for the log.
+// Cost:      about 500 tokens of prefill and 50 generated, some saves and restores. REQUIRES that
+//            nobody else uses the slots.
+//
+//   save                  the state can be saved, and read by us
+//   whole, other slot     restored into another slot, the next tokens equal the live slot's
+//   cut                   cut in the middle, they equal those of a live slot rewound to that place
+//   rewind                a live slot keeps what a prompt shares with it when they part
+#pragma once
+
+#include <toki/engine.hpp>
+#include <toki/export.hpp>
+#include <toki/http/llama_server_backend.hpp>
+
+#include <boost/asio/awaitable.hpp>
+
+#include <string>
+
+namespace toki::http {
+
+struct StateTrialSetup {
+  std::string dir;       ///< for the trial's own store; removed afterwards
+  std::string slot_dir;  ///< the server's --slot-save-path
+  std::uint32_t slots = 1;
+};
+
+struct StateFindings {
+  StateAbilities abilities{.saves = false, .cuts = false, .rewinds = true};
+  Continued reference;  ///< the fixed prompt continued without any cache: tells models apart
+  std::string why;      ///< what is missing, and the reason; empty: nothing is
+};
+
+TOKI_EXPORT boost::asio::awaitable<StateFindings> try_states(LlamaServerBackend& backend,
+                                                             const StateTrialSetup& setup);
+
+}  // namespace toki::http

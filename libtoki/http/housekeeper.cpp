@@ -1,0 +1,60 @@
+#include <toki/http/async_driver.hpp>
+#include <toki/http/housekeeper.hpp>
+
+#include <boost/asio/use_awaitable.hpp>
+
+#include <chrono>
+#include <utility>
+
+namespace toki::http {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr Millis kLook{250};
+constexpr int kIdleLooks = 2;        // in a row, before something is saved
+constexpr int kMaintainLooks = 240;  // once a minute
+
+}  // namespace
+
+Housekeeper::Housekeeper(const asio::any_io_executor& executor, Engine& engine,
+                         LlamaServerBackend& backend, StoreWorker& store)
+    : engine_(engine), backend_(backend), store_(store), timer_(executor) {}
+
+asio::awaitable<bool> Housekeeper::save_one(bool while_busy) {
+  auto chore = engine_.begin_chore(while_busy);
+  if (!chore) {
+    co_return false;
+  }
+  co_await run_steps(*chore, backend_, &store_);
+  std::move(*chore).dismiss({}, SlotContent::unknown);
+  co_return true;
+}
+
+asio::awaitable<void> Housekeeper::run() {
+  int idle = 0;
+  for (int look = 1;; ++look) {
+    timer_.expires_after(kLook);
+    co_await timer_.async_wait(asio::use_awaitable);
+    idle = engine_.idle_slots() == engine_.slots() ? idle + 1 : 0;
+    if (idle >= kIdleLooks) {
+      while (co_await save_one(false)) {
+      }
+    }
+    if (look % kMaintainLooks == 0) {
+      store_.maintain();
+    }
+  }
+}
+
+asio::awaitable<std::size_t> Housekeeper::flush(Millis limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  std::size_t saved = 0;
+  while (std::chrono::steady_clock::now() < deadline && co_await save_one(true)) {
+    ++saved;
+  }
+  co_return saved;
+}
+
+}  // namespace toki::http
