@@ -135,6 +135,7 @@ struct KvStore::Impl {
   SegmentFolder folder;
   CatalogueKeeper catalogue;
   std::uint64_t next_id = 1;
+  std::uint64_t orphans = 0;  // files found at the start that hang on nothing
 
   mutable ReadersLock memory;  // tree and counters; changed only by who has the turn, too
   SegmentTree tree;
@@ -220,9 +221,10 @@ void KvStore::Impl::load() {
       link(std::move(*whole));
       continue;
     }
-    say(segment_name(id) + " cannot be used: " + whole.error().detail);
+    if (counters.quarantined_total++ == 0) {
+      say(segment_name(id) + " and maybe others cannot be used: " + whole.error().detail);
+    }
     folder.quarantine(id, bytes, now_ms());
-    ++counters.quarantined_total;
   }
   std::sort(uses.begin(), uses.end(),
             [](const auto& a, const auto& b) { return a.last_used_ms < b.last_used_ms; });
@@ -254,7 +256,9 @@ void KvStore::Impl::link(Whole whole) {
   Segment* segment = tree.add(std::move(whole.header), whole.checksum, whole.plan.header_bytes,
                               whole.plan.file_bytes);
   if (segment == nullptr) {
-    say(segment_name(id) + " is removed: it hangs on nothing that is there");
+    if (orphans++ == 0) {
+      say(segment_name(id) + " and maybe others are removed: they hang on nothing that is there");
+    }
     (void)folder.remove(id, whole.plan.file_bytes);
     catalogue.changed(id);
     return;

@@ -257,7 +257,7 @@ struct KvBench {
   std::shared_ptr<FaultFiles> files = std::make_shared<FaultFiles>();
   std::int64_t now_ms = 1700000000000;
   double prefill_ms = 2;
-  Scope scope{{"model", "tenant"}};
+  Scope scope{"model", "tenant"};
   std::string log;
   std::uint64_t composed = 0;
   std::unique_ptr<KvStore> store;

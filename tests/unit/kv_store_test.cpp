@@ -186,8 +186,8 @@ TEST_CASE("nothing is shared between scopes, or with a state of another layout")
   REQUIRE(bench.open());
   const Tokens prompt = counting(0, 100);
   REQUIRE(bench.take(prompt));
-  CHECK(bench.store->match(Scope{{"model", "other"}}, prompt).tokens == 0);
-  CHECK(bench.store->match(Scope{{"modeltenant", ""}}, prompt).tokens == 0);
+  CHECK(bench.store->match(Scope{"model", "other"}, prompt).tokens == 0);
+  CHECK(bench.store->match(Scope{"modeltenant", ""}, prompt).tokens == 0);
 
   bench.shape.k_rows = {6, 12};
   const Tokens longer = joined(prompt, counting(500, 20));
