@@ -18,6 +18,7 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 namespace toki {
@@ -35,6 +36,7 @@ constexpr std::size_t kMaxParts = std::size_t{1} << 16;
 constexpr std::uint32_t kMaxStreams = std::uint32_t{1} << 16;
 constexpr std::uint64_t kMaxTokens = std::numeric_limits<std::int32_t>::max();
 
+constexpr std::uint32_t kNoCell = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t kChunk = std::size_t{1} << 20;
 
 class Reader {
@@ -286,8 +288,7 @@ class StateParser {
     if (file.layout_.packed_tokens && (!reader.number(pictures) || pictures != 0)) {
       return Verdict::other;
     }
-    // An empty state tells nothing of its rows.
-    return count == 0 || count > kMaxTokens ? Verdict::other : Verdict::fits;
+    return count > kMaxTokens ? Verdict::other : Verdict::fits;
   }
 
   Verdict read_memory() {
@@ -295,6 +296,7 @@ class StateParser {
     if (verdict != Verdict::fits) {
       return verdict;
     }
+    // An empty state has no parts, so it is no valid one: it tells nothing of its rows.
     return reader_.left() == 0 && valid(file_.layout_) ? Verdict::fits : Verdict::other;
   }
 
@@ -304,11 +306,11 @@ class StateParser {
         !reader_.number(elements)) {
       return Verdict::ends_early;
     }
-    if (word_bytes != 8 || cells != tokens() || layers == 0 || elements == 0) {
+    if (word_bytes != 8 || cells != tokens()) {
       return Verdict::other;
     }
     for (std::uint32_t cell = 0; cell < cells; ++cell) {
-      if (const Verdict position = expect(cell); position != Verdict::fits) {
+      if (const Verdict position = read_position(cell); position != Verdict::fits) {
         return position;
       }
     }
@@ -322,9 +324,6 @@ class StateParser {
       std::uint64_t element_bytes = 0;
       if (!reader_.number(type) || !reader_.number(element_bytes)) {
         return Verdict::ends_early;
-      }
-      if (element_bytes == 0 || element_bytes > kMaxRowBytes) {
-        return Verdict::other;
       }
       if (const Verdict v = add_transposed(type, element_bytes, elements); v != Verdict::fits) {
         // With flash attention, builds of that time wrote whole rows of V, and nothing tells.
@@ -341,7 +340,7 @@ class StateParser {
       if (!reader_.number(streams)) {
         return Verdict::ends_early;
       }
-      if (streams == 0 || streams > kMaxStreams) {
+      if (streams == 0) {
         return Verdict::other;
       }
       file_.layout_.streams = streams;
@@ -375,7 +374,7 @@ class StateParser {
     if (!reader_.number(transposed) || !reader_.number(layers)) {
       return Verdict::ends_early;
     }
-    if (transposed > 1 || layers == 0) {
+    if (transposed > 1) {
       return Verdict::other;
     }
     if (form_.version >= 4 &&
@@ -402,16 +401,14 @@ class StateParser {
   Verdict read_cells() {
     const std::uint32_t sequences = form_.cell_sequences ? 1 : 0;
     for (std::uint32_t cell = 0; cell < tokens(); ++cell) {
-      for (const std::uint32_t wanted : {cell, sequences}) {
-        if (const Verdict word = expect(wanted); word != Verdict::fits) {
-          return word;
-        }
+      if (const Verdict position = read_position(cell); position != Verdict::fits) {
+        return position;
       }
-      std::uint32_t sequence = 0;
-      if (sequences != 0 && !reader_.number(sequence)) {
+      std::uint32_t count = 0, sequence = 0;
+      if (!reader_.number(count) || (sequences != 0 && !reader_.number(sequence))) {
         return Verdict::ends_early;
       }
-      if (sequence > kMaxTokens || (cell != 0 && sequence != file_.slot_)) {
+      if (count != sequences || sequence > kMaxTokens || (cell != 0 && sequence != file_.slot_)) {
         return Verdict::other;
       }
       file_.slot_ = sequence;
@@ -419,12 +416,25 @@ class StateParser {
     return Verdict::fits;
   }
 
-  Verdict expect(std::uint32_t wanted) {
-    std::uint32_t word = 0;
-    if (!reader_.number(word)) {
+  // The cells hold each position once, in whatever order.
+  Verdict read_position(std::uint32_t cell) {
+    std::uint32_t position = 0;
+    if (!reader_.number(position)) {
       return Verdict::ends_early;
     }
-    return word == wanted ? Verdict::fits : Verdict::other;
+    std::vector<std::uint32_t>& cells = file_.cells_;
+    if (position == cell && cells.empty()) {
+      return Verdict::fits;
+    }
+    if (cells.empty()) {
+      cells.resize(tokens(), kNoCell);
+      std::iota(cells.begin(), cells.begin() + static_cast<std::ptrdiff_t>(cell), 0U);
+    }
+    if (position >= tokens() || cells[position] != kNoCell) {
+      return Verdict::other;
+    }
+    cells[position] = cell;
+    return Verdict::fits;
   }
 
   Verdict read_part() {
@@ -441,7 +451,7 @@ class StateParser {
     if (!reader_.number(type) || !reader_.number(element_bytes) || !reader_.number(elements)) {
       return Verdict::ends_early;
     }
-    return element_bytes == 0 ? Verdict::other : add_transposed(type, element_bytes, elements);
+    return add_transposed(type, element_bytes, elements);
   }
 
   Verdict add_transposed(std::int32_t type, std::uint64_t element_bytes, std::uint64_t elements) {
@@ -456,8 +466,7 @@ class StateParser {
 
   Verdict add_part(const StateLayout::Part& part) {
     std::uint64_t size = 0;
-    if (part.row_bytes == 0 || part.row_bytes > kMaxRowBytes ||
-        file_.layout_.parts.size() == kMaxParts || !multiply(part.row_bytes, tokens(), size)) {
+    if (!multiply(part.row_bytes, tokens(), size)) {
       return Verdict::other;
     }
     const std::size_t offset = reader_.at();
@@ -487,7 +496,7 @@ Result<Tokens> StateFile::read_tokens(std::span<const std::byte> file) {
 std::span<const std::byte> StateFile::rows(std::size_t part, std::size_t from,
                                            std::size_t to) const {
   TOKI_CHECK(part < layout_.parts.size() && from <= to && to <= tokens_.size());
-  TOKI_CHECK(layout_.parts[part].element_bytes == 0);
+  TOKI_CHECK(in_order() && layout_.parts[part].element_bytes == 0);
   const auto row = static_cast<std::size_t>(layout_.parts[part].row_bytes);
   return file_.subspan(part_offsets_[part] + from * row, (to - from) * row);
 }
@@ -495,16 +504,36 @@ std::span<const std::byte> StateFile::rows(std::size_t part, std::size_t from,
 void StateFile::read_rows(std::size_t part, std::size_t from, std::size_t to,
                           std::span<std::byte> out) const {
   TOKI_CHECK(part < layout_.parts.size() && from <= to && to <= tokens_.size());
+  const auto row = static_cast<std::size_t>(layout_.parts[part].row_bytes);
+  TOKI_CHECK(out.size() == (to - from) * row);
+  if (in_order()) {
+    read_run(part, from, to - from, out.data());
+    return;
+  }
+  for (std::size_t token = from; token < to;) {
+    const std::size_t cell = cells_[token];
+    std::size_t count = 1;
+    while (token + count < to && cells_[token + count] == cell + count) {
+      ++count;
+    }
+    read_run(part, cell, count, out.data() + (token - from) * row);
+    token += count;
+  }
+}
+
+// The rows of neighbouring cells.
+void StateFile::read_run(std::size_t part, std::size_t cell, std::size_t count,
+                         std::byte* out) const {
   const StateLayout::Part& shape = layout_.parts[part];
   const auto row = static_cast<std::size_t>(shape.row_bytes);
-  TOKI_CHECK(out.size() == (to - from) * row);
+  const std::byte* const start = file_.data() + part_offsets_[part];
   if (shape.element_bytes == 0) {
-    std::ranges::copy(rows(part, from, to), out.begin());
+    std::copy_n(start + cell * row, count * row, out);
     return;
   }
   const std::size_t element = shape.element_bytes;
-  transpose(file_.data() + part_offsets_[part] + from * element, tokens_.size() * element,
-            out.data(), row, row / element, to - from, element);
+  transpose(start + cell * element, tokens_.size() * element, out, row, row / element, count,
+            element);
 }
 
 // ---- layout

@@ -4,7 +4,8 @@
 // Strict: a file is understood to its last byte, and written again from its layout, its token ids
 // and its rows it is the same file; or it is refused. What is kept of it is bounded by its size.
 // Understood is one attention memory whose cells hold the positions 0, 1, 2 and so on of a single
-// sequence. Sliding window, hybrid and recurrent memories, context checkpoints, M-RoPE and pictures
+// sequence. In a unified memory they come to lie in any order, because slots take each other's
+// place; such a file is written again in order, which the server takes as well. Sliding window, hybrid and recurrent memories, context checkpoints, M-RoPE and pictures
 // are not, nor are models that keep no V.
 //
 // No input or output. A StateFile is a view: the file's bytes must outlive it.
@@ -69,7 +70,9 @@ class StateFile {
   TokenSpan tokens() const { return tokens_; }
   std::uint32_t slot() const { return slot_; }  ///< that was saved; 0 where the file does not tell
 
-  /// Rows [from, to) of a part that is not transposed, as they lie in the file.
+  bool in_order() const { return cells_.empty(); }  ///< the cells are in the order of the tokens
+
+  /// Rows [from, to) as they lie in the file. REQUIRES: in_order(), and the part is not transposed.
   std::span<const std::byte> rows(std::size_t part, std::size_t from, std::size_t to) const;
   /// Rows [from, to) of any part, token by token. REQUIRES: out.size() == (to - from) * row_bytes.
   void read_rows(std::size_t part, std::size_t from, std::size_t to,
@@ -78,12 +81,14 @@ class StateFile {
  private:
   friend class StateParser;
   StateFile() = default;
+  void read_run(std::size_t part, std::size_t cell, std::size_t count, std::byte* out) const;
 
   std::span<const std::byte> file_;
   StateLayout layout_;
   Tokens tokens_;
   std::uint32_t slot_ = 0;
   std::vector<std::size_t> part_offsets_;
+  std::vector<std::uint32_t> cells_;  // of each token; empty: in order
 };
 
 /// Bytes of the file that write_state_file() makes. Errc::invalid_argument: no such file can be.

@@ -109,10 +109,8 @@ class Response:
 
 def _connect(url, limit_s):
     parsed = urllib.parse.urlsplit(url)
-    return (
-        http.client.HTTPConnection(parsed.hostname, parsed.port, timeout=limit_s),
-        parsed.path or "/",
-    )
+    target = (parsed.path or "/") + (f"?{parsed.query}" if parsed.query else "")
+    return http.client.HTTPConnection(parsed.hostname, parsed.port, timeout=limit_s), target
 
 
 def call(method, url, body=None, headers=None, limit_s=ANSWER_LIMIT_S):
@@ -290,13 +288,16 @@ class Process:
 class LlamaServer:
     """llama-server with the tiny model. `slots=None` starts it with its own defaults."""
 
-    def __init__(self, folder, slots=4, context=4096, name="llama-server", extra=()):
+    def __init__(
+        self, folder, slots=4, context=4096, name="llama-server", model=None, extra=()
+    ):
         self.folder, self.name, self.slots_wanted = folder, name, slots
         self.slot_folder = os.path.join(folder, f"{name}-slots")
         os.makedirs(self.slot_folder, exist_ok=True)
         # One thread is plenty for this model, and two that wait for each other crawl on a busy
         # machine.
-        self.arguments = ["-m", os.environ["TOKI_MODEL"], "--host", "127.0.0.1", "-t", "1"]
+        model = model or os.environ["TOKI_MODEL"]
+        self.arguments = ["-m", model, "--host", "127.0.0.1", "-t", "1"]
         if slots is not None:
             self.arguments += [
                 "-np",

@@ -1,5 +1,6 @@
-// Writes a llama model of seeded random weights as a GGUF file, for tests against a real
-// llama-server.
+// Writes a model of seeded random weights as a GGUF file, for tests against a real llama-server:
+// llama, gemma3 (every second layer sees a sliding window only) or lfm2 (every second layer is a
+// short convolution, which keeps a state instead of rows).
 //
 // The same options give the same bytes on every machine and compiler: the weights come from an own
 // integer generator (SplitMix64), normals are sums of integers, and the only floating point
@@ -46,7 +47,7 @@ struct Options {
 
 constexpr const char* kUsage =
     "usage: make_gguf [options] OUT.gguf\n"
-    "  --arch llama      the architecture (only llama so far)\n"
+    "  --arch A          llama (default), gemma3 (sliding window) or lfm2 (hybrid)\n"
     "  --seed N          weights follow from it (1)\n"
     "  --size S          tiny (4 x 256, 2.7 M parameters) or small (12 x 768, 76 M)\n"
     "  --layers N --embd N --heads N --ffn N --ctx N\n"
@@ -366,37 +367,87 @@ class Metadata {
 };
 
 struct Tensor {
-  enum class Fill { ones, embedding, projection, query, head };
+  // sharp: a norm of queries that makes them as long as Fill::query does.
+  enum class Fill { ones, sharp, embedding, projection, query, head, convolution };
   std::string name;
   std::vector<std::uint64_t> shape;  // fastest first
   Fill fill;
 
-  bool is_f16(const Options& options) const { return options.f16 && fill != Fill::ones; }
+  bool is_norm() const { return fill == Fill::ones || fill == Fill::sharp; }
+  bool is_f16(const Options& options) const {
+    return options.f16 && !is_norm() && fill != Fill::convolution;
+  }
   std::uint64_t elements() const { return shape[0] * (shape.size() > 1 ? shape[1] : 1); }
   std::uint64_t bytes(const Options& options) const {
     return elements() * (is_f16(options) ? 2 : 4);
   }
 };
 
+constexpr std::uint32_t kSlidingWindow = 64;     // gemma3, in tokens
+constexpr std::uint32_t kConvolutionLength = 3;  // lfm2, in tokens
+
+// Every second layer of an lfm2; the others attend.
+bool is_convolution(const Options& options, std::uint32_t layer) {
+  return options.arch == "lfm2" && layer % 2 == 0;
+}
+
+void list_convolution(const Options& options, const std::string& block,
+                      std::vector<Tensor>& tensors) {
+  using Fill = Tensor::Fill;
+  const std::uint64_t embd = options.embd;
+  tensors.push_back(
+      {block + "shortconv.conv.weight", {kConvolutionLength, embd}, Fill::convolution});
+  tensors.push_back({block + "shortconv.in_proj.weight", {embd, 3 * embd}, Fill::projection});
+  tensors.push_back({block + "shortconv.out_proj.weight", {embd, embd}, Fill::projection});
+}
+
+void list_attention(const Options& options, const std::string& block,
+                    std::vector<Tensor>& tensors) {
+  using Fill = Tensor::Fill;
+  const std::uint64_t embd = options.embd;
+  const std::uint64_t head = embd / options.heads;
+  const bool normed = options.arch != "llama";
+  tensors.push_back({block + "attn_q.weight", {embd, embd}, Fill::query});
+  tensors.push_back({block + "attn_k.weight", {embd, embd}, Fill::projection});
+  tensors.push_back({block + "attn_v.weight", {embd, embd}, Fill::projection});
+  tensors.push_back({block + "attn_output.weight", {embd, embd}, Fill::projection});
+  if (normed) {
+    tensors.push_back({block + "attn_q_norm.weight", {head}, Fill::sharp});
+    tensors.push_back({block + "attn_k_norm.weight", {head}, Fill::ones});
+  }
+}
+
 std::vector<Tensor> list_tensors(const Options& options, std::uint64_t vocab) {
   using Fill = Tensor::Fill;
   const std::uint64_t embd = options.embd;
   const std::uint64_t ffn = options.ffn;
+  const bool gemma = options.arch == "gemma3";
   std::vector<Tensor> tensors;
-  tensors.push_back({"token_embd.weight", {embd, vocab}, Fill::embedding});
+  // gemma3 multiplies embeddings by the root of their size.
+  tensors.push_back(
+      {"token_embd.weight", {embd, vocab}, gemma ? Fill::projection : Fill::embedding});
   for (std::uint32_t layer = 0; layer < options.layers; ++layer) {
     const std::string block = "blk." + std::to_string(layer) + ".";
     tensors.push_back({block + "attn_norm.weight", {embd}, Fill::ones});
-    tensors.push_back({block + "attn_q.weight", {embd, embd}, Fill::query});
-    tensors.push_back({block + "attn_k.weight", {embd, embd}, Fill::projection});
-    tensors.push_back({block + "attn_v.weight", {embd, embd}, Fill::projection});
-    tensors.push_back({block + "attn_output.weight", {embd, embd}, Fill::projection});
+    if (is_convolution(options, layer)) {
+      list_convolution(options, block, tensors);
+    } else {
+      list_attention(options, block, tensors);
+    }
+    if (gemma) {
+      tensors.push_back({block + "post_attention_norm.weight", {embd}, Fill::ones});
+    }
     tensors.push_back({block + "ffn_norm.weight", {embd}, Fill::ones});
     tensors.push_back({block + "ffn_gate.weight", {embd, ffn}, Fill::projection});
     tensors.push_back({block + "ffn_up.weight", {embd, ffn}, Fill::projection});
     tensors.push_back({block + "ffn_down.weight", {ffn, embd}, Fill::projection});
+    if (gemma) {
+      tensors.push_back({block + "post_ffw_norm.weight", {embd}, Fill::ones});
+    }
   }
-  tensors.push_back({"output_norm.weight", {embd}, Fill::ones});
+  tensors.push_back({options.arch == "lfm2" ? "token_embd_norm.weight" : "output_norm.weight",
+                     {embd},
+                     Fill::ones});
   // Not tied to the embeddings: the last token would always predict itself.
   tensors.push_back({"output.weight", {embd, vocab}, Fill::head});
   return tensors;
@@ -418,9 +469,9 @@ std::vector<std::uint8_t> head_gains(const Vocabulary& vocabulary) {
 std::string tensor_data(const Tensor& tensor, const Options& options,
                         const std::vector<std::uint8_t>& gains) {
   Bytes bytes;
-  if (tensor.fill == Tensor::Fill::ones) {
+  if (tensor.is_norm()) {
     for (std::uint64_t n = 0; n < tensor.elements(); ++n) {
-      bytes.number(1.0f);
+      bytes.number(tensor.fill == Tensor::Fill::sharp ? 3.0f : 1.0f);
     }
     bytes.pad();
     return bytes.data();
@@ -449,27 +500,47 @@ std::string tensor_data(const Tensor& tensor, const Options& options,
   return data;
 }
 
+// Keys of the architecture's own.
+void add_shape(const Options& options, std::uint32_t vocab, Metadata& metadata) {
+  const std::string arch = options.arch + ".";
+  metadata.u32(arch + "vocab_size", vocab);
+  metadata.u32(arch + "context_length", options.ctx);
+  metadata.u32(arch + "embedding_length", options.embd);
+  metadata.u32(arch + "block_count", options.layers);
+  metadata.u32(arch + "feed_forward_length", options.ffn);
+  metadata.u32(arch + "attention.head_count", options.heads);
+  if (options.arch == "lfm2") {
+    Bytes& heads = metadata.array(arch + "attention.head_count_kv", ValueType::i32, options.layers);
+    for (std::uint32_t layer = 0; layer < options.layers; ++layer) {
+      heads.number(is_convolution(options, layer) ? 0U : options.heads);
+    }
+    metadata.u32(arch + "shortconv.l_cache", kConvolutionLength);
+  } else {
+    metadata.u32(arch + "attention.head_count_kv", options.heads);
+  }
+  if (options.arch == "gemma3") {
+    metadata.u32(arch + "attention.key_length", options.embd / options.heads);
+    metadata.u32(arch + "attention.value_length", options.embd / options.heads);
+    metadata.u32(arch + "attention.sliding_window", kSlidingWindow);
+    metadata.u32(arch + "attention.sliding_window_pattern", 2);
+  }
+  metadata.u32(arch + "rope.dimension_count", options.embd / options.heads);
+  metadata.f32(arch + "rope.freq_base", 10000.0f);
+  metadata.f32(arch + "attention.layer_norm_rms_epsilon", 1e-5f);
+}
+
 void write_model(const Options& options) {
   const Vocabulary vocabulary = make_vocabulary(options.vocab);
   const auto& tokens = vocabulary.tokens;
   const std::vector<Tensor> tensors = list_tensors(options, tokens.size());
 
   Metadata metadata;
-  metadata.string("general.architecture", "llama");
+  metadata.string("general.architecture", options.arch);
   metadata.string("general.name", "toki random " + std::to_string(options.layers) + "x" +
                                       std::to_string(options.embd) + " seed " +
                                       std::to_string(options.seed));
   metadata.u32("general.file_type", options.f16 ? 1 : 0);
-  metadata.u32("llama.vocab_size", static_cast<std::uint32_t>(tokens.size()));
-  metadata.u32("llama.context_length", options.ctx);
-  metadata.u32("llama.embedding_length", options.embd);
-  metadata.u32("llama.block_count", options.layers);
-  metadata.u32("llama.feed_forward_length", options.ffn);
-  metadata.u32("llama.attention.head_count", options.heads);
-  metadata.u32("llama.attention.head_count_kv", options.heads);
-  metadata.u32("llama.rope.dimension_count", options.embd / options.heads);
-  metadata.f32("llama.rope.freq_base", 10000.0f);
-  metadata.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  add_shape(options, static_cast<std::uint32_t>(tokens.size()), metadata);
   metadata.string("tokenizer.ggml.model", "llama");
   metadata.string("tokenizer.ggml.pre", "default");
   Bytes& texts = metadata.array("tokenizer.ggml.tokens", ValueType::string, tokens.size());
@@ -590,8 +661,8 @@ Options parse(const std::vector<std::string>& arguments) {
       throw std::invalid_argument("unknown option: " + name + " " + value);
     }
   }
-  if (options.arch != "llama") {
-    throw std::invalid_argument("--arch " + options.arch + ": only llama so far");
+  if (options.arch != "llama" && options.arch != "gemma3" && options.arch != "lfm2") {
+    throw std::invalid_argument("--arch " + options.arch + ": llama, gemma3 or lfm2");
   }
   if (options.out.empty()) {
     throw std::invalid_argument("no output file named");

@@ -34,7 +34,10 @@ struct State {
   std::uint32_t v_elements = 5, v_element_bytes = 2;
   std::uint32_t slot = 0;
   Tokens tokens = {7, 1, 300, 2, 2};
-  std::uint32_t salt = 0;  // of the rows
+  std::vector<std::size_t> order = {};  // which token each cell holds; empty: in order
+  std::uint32_t salt = 0;               // of the rows
+
+  std::size_t token_of(std::size_t cell) const { return order.empty() ? cell : order[cell]; }
 };
 
 class Builder {
@@ -79,16 +82,17 @@ std::uint32_t row_bytes(const State& state, std::size_t part) {
 }
 
 void add_rows(Builder& file, const State& state, std::size_t part) {
-  for (std::size_t token = 0; token < state.tokens.size(); ++token) {
+  for (std::size_t cell = 0; cell < state.tokens.size(); ++cell) {
     for (std::size_t byte = 0; byte < row_bytes(state, part); ++byte) {
-      file.row_byte(row_value(state, part, token, byte));
+      file.row_byte(row_value(state, part, state.token_of(cell), byte));
     }
   }
 }
 
 void add_columns(Builder& file, const State& state, std::size_t part) {
   for (std::size_t element = 0; element < state.v_elements; ++element) {
-    for (std::size_t token = 0; token < state.tokens.size(); ++token) {
+    for (std::size_t cell = 0; cell < state.tokens.size(); ++cell) {
+      const std::size_t token = state.token_of(cell);
       for (std::size_t byte = 0; byte < state.v_element_bytes; ++byte) {
         file.row_byte(row_value(state, part, token, element * state.v_element_bytes + byte));
       }
@@ -141,7 +145,7 @@ Builder build(const State& state) {
     file.word(state.k_rows.size());
     file.word(state.v_elements);
     for (std::size_t cell = 0; cell < count; ++cell) {
-      file.word(cell);
+      file.word(state.token_of(cell));
     }
     add_parts(file, state);
     return file;
@@ -156,7 +160,7 @@ Builder build(const State& state) {
     }
     file.word(count);
     for (std::size_t cell = 0; cell < count; ++cell) {
-      file.word(cell);
+      file.word(state.token_of(cell));
       file.word(state.sequences ? 1 : 0);
       if (state.sequences) {
         file.word(state.slot);
@@ -515,10 +519,61 @@ TEST_CASE("state file: two prompts are joined where they part, like the file of 
   }
 }
 
+TEST_CASE("state file: cells in any order are read by position, and written again in order") {
+  std::mt19937 random(7);
+  for (State state : every_form()) {
+    INFO(named(state));
+    const Bytes ordered = built(state);
+    CHECK(parsed(ordered).in_order());
+    for (int round = 0; round < 20; ++round) {
+      state.order = {0, 1, 2, 3, 4};
+      std::shuffle(state.order.begin(), state.order.end(), random);
+      const Bytes bytes = built(state);
+      const StateFile file = parsed(bytes);
+      CHECK(file.in_order() == (bytes == ordered));
+      CHECK(file.layout() == parsed(ordered).layout());
+      CHECK(rewritten(file) == ordered);
+      for (std::size_t part = 0; part < 4; ++part) {
+        for (std::size_t from = 0; from < 5; ++from) {
+          Bytes rows((5 - from) * row_bytes(state, part)), wanted = rows;
+          file.read_rows(part, from, 5, rows);
+          parsed(ordered).read_rows(part, from, 5, wanted);
+          CHECK(rows == wanted);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "state file: out of order, too, it is refused when it ends early or a position is wrong") {
+  for (State state : every_form()) {
+    INFO(named(state));
+    state.order = {3, 4, 0, 1, 2};
+    const Builder builder = build(state);
+    for (std::size_t length = 0; length < builder.bytes().size(); ++length) {
+      CHECK_FALSE(StateFile::parse(std::span(builder.bytes()).first(length)));
+    }
+    for (const std::size_t at : builder.head_offsets()) {
+      for (int mask = 1; mask < 256; ++mask) {
+        const Bytes bytes = with_flip(builder.bytes(), at, static_cast<std::uint8_t>(mask));
+        const Result<StateFile> file = StateFile::parse(bytes);
+        if (!file) {
+          continue;
+        }
+        const Bytes again = rewritten(file.value());
+        if (file->in_order() || again.size() != bytes.size() || rewritten(parsed(again)) != again) {
+          FAIL("byte " << at << " mask " << mask << " is read as what it is not");
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("state file: rows larger than a chunk are asked for in order and without a gap") {
   State state;
   state.k_rows = {300000, 7};
-  state.v_elements = 30000;
+  state.v_elements = 300000;
   state.tokens.assign(9, 4);
   for (const bool transposed : {false, true}) {
     state.transposed = transposed;
@@ -551,17 +606,24 @@ TEST_CASE("state file: other memories are opaque") {
     two.insert(two.end(), plain.begin() + static_cast<std::ptrdiff_t>(kMemoryAt), plain.end());
     CHECK(refusal(two) == Errc::unsupported);
   }
-  SECTION("positions that do not begin at 0, leave one out, or are not in order") {
-    CHECK(refusal(with_word(plain, kCellsAt, 1)) == Errc::unsupported);
-    CHECK(refusal(with_word(plain, kCellsAt + 12, 2)) == Errc::unsupported);
-    CHECK(refusal(with_word(with_word(plain, kCellsAt + 12, 2), kCellsAt + 24, 1)) ==
-          Errc::unsupported);
+  SECTION("positions that do not begin at 0, leave one out, or come twice") {
+    for (std::size_t cell = 0; cell < 3; ++cell) {
+      for (const std::uint32_t position : {0U, 1U, 2U, 3U, 0x7fffffffU, 0xffffffffU}) {
+        if (position != cell) {
+          CHECK(refusal(with_word(plain, kCellsAt + cell * 12, position)) == Errc::unsupported);
+        }
+      }
+    }
   }
   SECTION("cells of no, two or different sequences") {
     CHECK(refusal(with_word(plain, kCellsAt + 4, 0)) == Errc::unsupported);
     CHECK(refusal(with_word(plain, kCellsAt + 4, 2)) == Errc::unsupported);
     CHECK(refusal(with_word(plain, kCellsAt + 20, 1)) == Errc::unsupported);
-    CHECK(refusal(with_word(plain, kCellsAt + 8, 0x80000000)) == Errc::unsupported);
+    Bytes negative = plain;
+    for (std::size_t cell = 0; cell < 3; ++cell) {
+      negative = with_word(negative, kCellsAt + cell * 12 + 8, 0x80000000);
+    }
+    CHECK(refusal(negative) == Errc::unsupported);
   }
   SECTION("fewer or more cells than token ids") {
     for (const std::uint32_t cells : {0U, 1U, 2U, 4U, 1000U, 0xffffffffU}) {
@@ -594,7 +656,9 @@ TEST_CASE("state file: other memories are opaque") {
   }
   SECTION("versions that are not known") {
     for (const std::uint32_t version : {0U, 5U, 0xffffffffU}) {
-      CHECK(refusal(with_word(plain, 4, version)) == Errc::unsupported);
+      const Bytes bytes = with_word(plain, 4, version);
+      CHECK(refusal(bytes) == Errc::unsupported);
+      CHECK(refusal(with_word(bytes, 8, 1000000)) == Errc::unsupported);
     }
   }
   SECTION("a stream that is not the sequence's") {
@@ -608,8 +672,28 @@ TEST_CASE("state file: other memories are opaque") {
     }
     CHECK(refusal(bytes) == Errc::unsupported);
   }
+  SECTION("two streams with cells, and token ids without any") {
+    State separate = plain_state();
+    separate.streams = 2;
+    separate.slot = 0;
+    Bytes bytes = built(separate);
+    separate.slot = 1;
+    const Bytes second = built(separate);
+    bytes.resize(bytes.size() - 4);
+    bytes.insert(bytes.end(), second.begin() + static_cast<std::ptrdiff_t>(kMemoryAt) + 8,
+                 second.end());
+    CHECK(refusal(bytes) == Errc::unsupported);
+    bytes.resize(kMemoryAt + 4 + 2 * 4);
+    CHECK(refusal(with_word(with_word(bytes, kMemoryAt + 4, 0), kMemoryAt + 8, 0)) ==
+          Errc::unsupported);
+  }
+  SECTION("no layers") {
+    Bytes bytes = with_word(plain, kShapeAt + 4, 0);
+    CHECK(refusal(bytes) == Errc::unsupported);
+    bytes.resize(kShapeAt + 16);
+    CHECK(refusal(bytes) == Errc::unsupported);
+  }
   SECTION("an empty slot") {
-    Builder empty;
     State state;
     state.tokens.clear();
     for (const bool packed : {false, true}) {
@@ -632,7 +716,7 @@ TEST_CASE("state file: another kind of file is corrupt, not opaque") {
 TEST_CASE("state file: sizes that the file does not hold are refused before they are used") {
   const Bytes plain = built(plain_state());
   const std::size_t row_bytes_at = kShapeAt + 16 + 4;
-  for (const std::uint32_t high : {0U, 1U, 0x7fffffffU, 0xffffffffU}) {
+  for (const std::uint32_t high : {0U, 1U, 0x55555555U, 0x7fffffffU, 0xffffffffU}) {
     for (const std::uint32_t low : {0U, 7U, 0x55555556U, 0x80000000U, 0xffffffffU}) {
       const Bytes bytes = with_word(with_word(plain, row_bytes_at, low), row_bytes_at + 4, high);
       CHECK_FALSE(StateFile::parse(bytes));  // times 3 tokens, some of them wrap around to little
@@ -682,6 +766,45 @@ TEST_CASE("state file: a layout's bytes are read back to the same layout, and no
       }
     }
   }
+}
+
+TEST_CASE("state file: layouts that no file can have are refused") {
+  const StateLayout layout = parsed(built(plain_state())).layout();
+  State transposed_state = plain_state();
+  transposed_state.transposed = true;
+  const StateLayout transposed = parsed(built(transposed_state)).layout();
+  const auto refused = [](StateLayout changed, const std::function<void(StateLayout&)>& change) {
+    change(changed);
+    const bool unreadable = !StateLayout::from_bytes(changed.bytes());
+    CHECK(unreadable == !state_file_size(changed, 3));
+    return unreadable;
+  };
+  CHECK_FALSE(refused(layout, [](StateLayout&) {}));
+  CHECK_FALSE(refused(transposed, [](StateLayout&) {}));
+  CHECK(refused(layout, [](StateLayout& bad) { bad.version = 5; }));
+  CHECK(refused(layout, [](StateLayout& bad) { bad.version = 1; }));
+  CHECK(refused(layout, [](StateLayout& bad) { bad.streams = 0; }));
+  CHECK(refused(layout, [](StateLayout& bad) { bad.streams = 65537; }));
+  CHECK(refused(layout, [](StateLayout& bad) { bad.cell_sequences = false; }));
+  CHECK(refused(layout, [](StateLayout& bad) { bad.version = 3, bad.k_rot = 64; }));
+  CHECK(refused(layout, [](StateLayout& bad) { bad.version = 2, bad.v_rot = 64; }));
+  CHECK(refused(layout, [](StateLayout& bad) { bad.parts.clear(); }));
+  CHECK(refused(layout, [](StateLayout& bad) { bad.parts.pop_back(); }));
+  CHECK(refused(layout, [](StateLayout& bad) { bad.parts.resize(70000, bad.parts[0]); }));
+  for (std::size_t part = 0; part < 4; ++part) {
+    CHECK(refused(layout, [&](StateLayout& bad) { bad.parts[part].row_bytes = 0; }));
+    CHECK(refused(layout, [&](StateLayout& bad) {
+      bad.parts[part].row_bytes = (std::uint64_t{1} << 32) + 1;
+    }));
+    CHECK(refused(layout, [&](StateLayout& bad) { bad.parts[part].element_bytes = 2; }));
+  }
+  CHECK(refused(transposed, [](StateLayout& bad) { bad.parts[2].row_bytes = 9; }));
+  CHECK(refused(transposed, [](StateLayout& bad) { bad.parts[2].element_bytes = 0; }));
+  CHECK(refused(transposed, [](StateLayout& bad) { bad.parts[0].element_bytes = 2; }));
+  const StateLayout first = parsed(built(every_form().front())).layout();
+  REQUIRE(first.version == 1);
+  CHECK(refused(first, [](StateLayout& bad) { bad.parts[2].row_bytes += 2; }));
+  CHECK(refused(first, [](StateLayout& bad) { bad.packed_tokens = true; }));
 }
 
 TEST_CASE("state file: what cannot be written is refused, and errors of others are handed on") {
