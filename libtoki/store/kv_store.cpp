@@ -205,6 +205,7 @@ void KvStore::Impl::load() {
   std::vector<SegmentCatalogue::Use> uses;
   catalogue.load(
       [&](std::uint64_t id, std::string header) {
+        next_id = std::max(next_id, id + 1);  // no id twice: a row may be older than its file
         if (folder.found().contains(id)) {
           known.emplace(id, std::move(header));
         } else {
@@ -342,7 +343,7 @@ Result<Taken> KvStore::Impl::take_rows(const Scope& scope, const State& state, d
     from += header.from;
     to += header.from;
     const StateLayout::Part& shape = state.rows->layout().parts[part];
-    if (shape.element_bytes == 0) {
+    if (shape.element_bytes == 0 && state.rows->in_order()) {
       return state.rows->rows(part, from, to);
     }
     gathered.resize((to - from) * shape.row_bytes);
