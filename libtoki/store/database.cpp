@@ -4,12 +4,12 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <string_view>
 #include <sys/stat.h>
+#include <system_error>
 #include <unistd.h>
 #include <vector>
 
@@ -34,7 +34,7 @@ void make_private_file(const std::string& path) {
     ::fchmod(file, 0600);  // whatever the umask is
     ::close(file);
   } else if (errno != EEXIST) {
-    throw SQLite::Exception(std::string("it cannot be made: ") + std::strerror(errno),
+    throw SQLite::Exception("it cannot be made: " + std::generic_category().message(errno),
                             SQLITE_CANTOPEN);
   }
 }

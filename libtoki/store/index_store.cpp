@@ -301,7 +301,7 @@ void IndexStore::Impl::deliver(std::vector<PromptRecord> records) {
   delivered_ = true;
   {
     const std::lock_guard lock(mutex_);
-    in_flight_ += batch_.size();  // what load() put there; nothing else can be before it
+    in_flight_ = batch_.size();  // what load() put there
     if (stopping_) {
       return;
     }
@@ -365,8 +365,8 @@ void IndexStore::Impl::write_transaction() {
 
   const std::lock_guard lock(mutex_);
   stats_.written += end - next_;
-  in_flight_ -= end - next_;
   next_ = end;
+  in_flight_ = batch_.size() - next_;
   if (next_ == batch_.size()) {
     done_ = std::max(done_, batch_end_);
     settled_.notify_all();

@@ -43,12 +43,18 @@ std::string to_blob(const std::vector<Value>& values) {
 template <class Value>
 std::vector<Value> from_blob(std::string_view blob) {
   std::vector<Value> values(blob.size() / 4);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    std::uint32_t bits = 0;
-    for (std::size_t byte = 4; byte-- > 0;) {
-      bits = bits << 8 | static_cast<unsigned char>(blob[4 * i + byte]);
+  if constexpr (std::endian::native == std::endian::little) {
+    if (!values.empty()) {
+      std::memcpy(values.data(), blob.data(), blob.size());
     }
-    values[i] = std::bit_cast<Value>(bits);
+  } else {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      std::uint32_t bits = 0;
+      for (std::size_t byte = 4; byte-- > 0;) {
+        bits = bits << 8 | static_cast<unsigned char>(blob[4 * i + byte]);
+      }
+      values[i] = std::bit_cast<Value>(bits);
+    }
   }
   return values;
 }
@@ -123,21 +129,6 @@ bool to_record(SQLite::Statement& row, PromptRecord& record) {
 }
 
 }  // namespace
-
-// The columns that a use changes come first: they lie in the row's own page, however long it is.
-const char* const PromptTable::kSchema =
-    "CREATE TABLE prompts("
-    " id INTEGER PRIMARY KEY,"
-    " last_used INTEGER NOT NULL,"  // milliseconds since 1970
-    " use REAL NOT NULL,"
-    " use_sum INTEGER NOT NULL,"  // XXH3 over id, use, last_used
-    " kind INTEGER NOT NULL,"     // EmbeddingKind
-    " scope BLOB NOT NULL,"
-    " tokens BLOB NOT NULL,"         // little-endian i32
-    " embedding BLOB NOT NULL,"      // little-endian f32
-    " content_sum INTEGER NOT NULL"  // XXH3 over id, kind, scope, tokens, embedding
-    ") STRICT;"
-    "CREATE INDEX prompts_by_use ON prompts(last_used);";
 
 bool PromptTable::fits(const PromptRecord& record) noexcept {
   return record.tokens.size() <= kMostTokens && record.embedding.values.size() <= kMostValues &&

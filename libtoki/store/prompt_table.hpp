@@ -22,7 +22,20 @@ class PromptTable {
  public:
   static constexpr std::int32_t kApplication = 0x746f6b69;  ///< "toki"
   static constexpr std::int32_t kVersion = 1;
-  static const char* const kSchema;
+  /// What a use changes comes first: it lies in the row's own page, however long the prompt is.
+  static constexpr const char* kSchema =
+      "CREATE TABLE prompts("
+      " id INTEGER PRIMARY KEY,"
+      " last_used INTEGER NOT NULL,"  // milliseconds since 1970
+      " use REAL NOT NULL,"
+      " use_sum INTEGER NOT NULL,"  // XXH3 over id, use, last_used
+      " kind INTEGER NOT NULL,"     // EmbeddingKind
+      " scope BLOB NOT NULL,"
+      " tokens BLOB NOT NULL,"         // little-endian i32
+      " embedding BLOB NOT NULL,"      // little-endian f32
+      " content_sum INTEGER NOT NULL"  // XXH3 over id, kind, scope, tokens, embedding
+      ") STRICT;"
+      "CREATE INDEX prompts_by_use ON prompts(last_used);";
 
   /// Records above these lengths are neither written nor read.
   static constexpr std::size_t kMostTokens = std::size_t{1} << 24;
