@@ -4,8 +4,8 @@
 //
 // A state of 3,000 tokens, 24 layers, 12 KiB of rows a token (36 MB): taken in new each time, and
 // composed whole, in one piece and as a chain of ten. Prompts for match and open: 10,000, of 200
-// tokens each, 100 of them behind each of 100 system prompts of 300. Everything from fixed seeds; in
-// TMPDIR or /tmp. MB/s are of rows.
+// tokens each, 100 of them behind each of 100 system prompts of 300. Everything from fixed seeds;
+// in TMPDIR or /tmp. MB/s are of rows.
 //
 // References: memcpy of the same bytes; a copy of the state file with read and write, 1 MiB at a
 // time, without and with fsync. A take cannot be faster than the last, a compose than the first.

@@ -67,8 +67,8 @@ struct StateShape {
   bool reversed = false;  // cells from the last token to the first
 };
 
-/// The file that a server would write. Each row depends on all tokens up to its own, as it does in a
-/// model, so that a row from another prompt is seen. Made from the format's description alone.
+/// The file that a server would write. Each row depends on all tokens up to its own, as it does in
+/// a model, so that a row from another prompt is seen. Made from the format's description alone.
 inline std::string state_file(const StateShape& shape, TokenSpan tokens, std::uint32_t slot) {
   std::string out;
   const auto word = [&](std::uint64_t value, int bytes) {
