@@ -1,21 +1,21 @@
-// KvStore: computed KV cache on disk. Takes the state files that a backend saved, keeps each token's
-// rows once however many prompts share them, and puts a state file together for any prefix of what
-// it holds. Exact: a prefix counts only after its token ids were compared, and rows only after their
-// checksums were.
+// KvStore: computed KV cache on disk. Takes the state files that a backend saved, keeps each
+// token's rows once however many prompts share them, and puts a state file together for any prefix
+// of what it holds. Exact: a prefix counts only after its token ids were compared, and rows only
+// after their checksums were.
 //
 // Threads:   match() and the other const calls: any thread, at any time. take(), compose(),
 //            forget() and maintain() do file work: any thread, one at a time (they take turns).
 // Ownership: owns its folder while it is open; a second store on it is refused.
-// Errors:    values. After any failure the store holds what it held before, less what was evicted to
-//            make room; what fails its checksum is moved to quarantine and never used again. A full
+// Errors:    values. After any failure the store holds what it held before, less what was evicted
+//            to make room; what fails its checksum is moved to quarantine and never used again. A full
 //            or read-only disk fails take() only. A catalogue that cannot be written fails nothing:
 //            it is made again from the segments.
 // Cost:      match(): one comparison pass, microseconds, no I/O. take(): reads the rows that are
 //            new, writes them once, and at most 255 tokens' rows before them again. compose():
 //            reads and writes the prefix's rows, at the disk's or page cache's speed.
 //
-// On disk (docs/store-format.md): prompts that share a beginning form a tree of *segments*, each the
-// rows of a run of tokens behind a point of its parent. Written whole before anything refers to
+// On disk (docs/store-format.md): prompts that share a beginning form a tree of *segments*, each
+// the rows of a run of tokens behind a point of its parent. Written whole before anything refers to
 // them; a file that is not complete is removed at the next start.
 #pragma once
 

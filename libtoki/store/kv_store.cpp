@@ -135,6 +135,7 @@ struct KvStore::Impl {
   SegmentFolder folder;
   CatalogueKeeper catalogue;
   std::uint64_t next_id = 1;
+  std::uint64_t orphans = 0;  // files found at the start that hang on nothing
 
   mutable ReadersLock memory;  // tree and counters; changed only by who has the turn, too
   SegmentTree tree;
@@ -204,6 +205,7 @@ void KvStore::Impl::load() {
   std::vector<SegmentCatalogue::Use> uses;
   catalogue.load(
       [&](std::uint64_t id, std::string header) {
+        next_id = std::max(next_id, id + 1);  // no id twice: a row may be older than its file
         if (folder.found().contains(id)) {
           known.emplace(id, std::move(header));
         } else {
@@ -220,9 +222,10 @@ void KvStore::Impl::load() {
       link(std::move(*whole));
       continue;
     }
-    say(segment_name(id) + " cannot be used: " + whole.error().detail);
+    if (counters.quarantined_total++ == 0) {
+      say(segment_name(id) + " and maybe others cannot be used: " + whole.error().detail);
+    }
     folder.quarantine(id, bytes, now_ms());
-    ++counters.quarantined_total;
   }
   std::sort(uses.begin(), uses.end(),
             [](const auto& a, const auto& b) { return a.last_used_ms < b.last_used_ms; });
@@ -254,7 +257,9 @@ void KvStore::Impl::link(Whole whole) {
   Segment* segment = tree.add(std::move(whole.header), whole.checksum, whole.plan.header_bytes,
                               whole.plan.file_bytes);
   if (segment == nullptr) {
-    say(segment_name(id) + " is removed: it hangs on nothing that is there");
+    if (orphans++ == 0) {
+      say(segment_name(id) + " and maybe others are removed: they hang on nothing that is there");
+    }
     (void)folder.remove(id, whole.plan.file_bytes);
     catalogue.changed(id);
     return;
@@ -338,7 +343,7 @@ Result<Taken> KvStore::Impl::take_rows(const Scope& scope, const State& state, d
     from += header.from;
     to += header.from;
     const StateLayout::Part& shape = state.rows->layout().parts[part];
-    if (shape.element_bytes == 0) {
+    if (shape.element_bytes == 0 && state.rows->in_order()) {
       return state.rows->rows(part, from, to);
     }
     gathered.resize((to - from) * shape.row_bytes);

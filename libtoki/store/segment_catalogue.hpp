@@ -5,8 +5,8 @@
 // Threads:   one at a time.
 // Ownership: owns its connection.
 // Errors:    SQLite::Exception.
-// Cost:      read: one pass over the file. write: one transaction; nobody waits for the disk, so that
-//            a power failure may undo the last ones.
+// Cost:      read: one pass over the file. write: one transaction; nobody waits for the disk, so
+//            that a power failure may undo the last ones.
 #pragma once
 
 #include <SQLiteCpp/SQLiteCpp.h>
@@ -41,7 +41,7 @@ class SegmentCatalogue {
 
   SegmentCatalogue(const std::string& path, const std::string& vfs);
 
-  /// Every row: the use may be that of no segment and the other way round. `header` may be anything.
+  /// Every row. A use may be that of no segment, and the other way round; `header` may be anything.
   void read(const std::function<void(std::uint64_t id, std::string header)>& segment,
             const std::function<void(const Use&)>& use);
   void write(const Changes& changes);

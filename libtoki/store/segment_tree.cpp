@@ -94,8 +94,8 @@ void SegmentTree::make_current(const std::string& scope, const std::string& layo
   }
 }
 
-// What begins with the prompt is ordered behind it, and its longest stored prefix is the last before
-// or at it, unless something that parts from it earlier lies between; then the search goes on with
+// What begins with the prompt is ordered behind it, and its longest stored prefix is the last
+// before or at it, unless something that parts from it earlier lies between; then the search goes on with
 // what they share, of which that prefix is one, too.
 Segment* SegmentTree::snapshot(const std::string& scope, TokenSpan prompt) const {
   const auto space = spaces_.find(scope);

@@ -8,8 +8,8 @@
 // Threads:   const calls at the same time; changes alone.
 // Ownership: owns its segments; pointers hold until the segment is removed.
 // Errors:    none.
-// Cost:      a match is one comparison pass and one look-up a segment; for snapshots a binary search
-//            of whole comparisons, repeated where prompts part. Token ids are kept: 4 bytes each,
+// Cost:      a match is one comparison pass and one look-up a segment; for snapshots a binary
+//            search of whole comparisons, repeated where prompts part. Token ids are kept: 4 bytes each,
 //            beside some KiB of rows on the disk.
 #pragma once
 

@@ -4,8 +4,8 @@
 // Ownership: a SlotInput keeps its file in memory as long as it lives; a SlotOutput that was not
 //            finished leaves no file.
 // Errors:    as Files; Errc::invalid_argument for a name that is not a plain one.
-// Cost:      the input is mapped, not copied. The output is written in large pieces and not forced to
-//            the disk: it is read at once or never.
+// Cost:      the input is mapped, not copied. The output is written in large pieces and not forced
+//            to the disk: it is read at once or never.
 #pragma once
 
 #include <toki/result.hpp>

@@ -52,8 +52,8 @@ class Model {
  public:
   explicit Model(unsigned seed) : random_(seed) {
     bench_.shape = {.streams = seed % 2 == 0 ? 1U : 3U, .transposed = seed % 3 == 0};
-    scopes_[0] = Scope{{"a"}};
-    scopes_[1] = Scope{{"b"}};
+    scopes_[0] = Scope{"a"};
+    scopes_[1] = Scope{"b"};
     REQUIRE(bench_.open());
   }
 

@@ -64,10 +64,11 @@ struct StateShape {
   std::uint32_t v_elements = 5, v_element_bytes = 2;
   bool transposed = false;
   std::uint64_t salt = 1;
+  bool reversed = false;  // cells from the last token to the first
 };
 
-/// The file that a server would write. Each row depends on all tokens up to its own, as it does in a
-/// model, so that a row from another prompt is seen. Made from the format's description alone.
+/// The file that a server would write. Each row depends on all tokens up to its own, as it does in
+/// a model, so that a row from another prompt is seen. Made from the format's description alone.
 inline std::string state_file(const StateShape& shape, TokenSpan tokens, std::uint32_t slot) {
   std::string out;
   const auto word = [&](std::uint64_t value, int bytes) {
@@ -83,7 +84,8 @@ inline std::string state_file(const StateShape& shape, TokenSpan tokens, std::ui
     prefix ^= prefix >> 29;
     prefixes.push_back(prefix);
   }
-  const auto row_byte = [&](std::size_t part, std::size_t token, std::size_t byte) {
+  const auto row_byte = [&](std::size_t part, std::size_t cell, std::size_t byte) {
+    const std::size_t token = shape.reversed ? count - 1 - cell : cell;
     const std::uint64_t mixed =
         (prefixes[token] + part * 0x632be59bU + byte / 8) * 0xd1342543de82ef95U;
     return static_cast<char>(static_cast<unsigned char>(mixed >> (8 * (byte % 8))));
@@ -106,7 +108,7 @@ inline std::string state_file(const StateShape& shape, TokenSpan tokens, std::ui
     }
     word(count, 4);
     for (std::uint32_t cell = 0; cell < count; ++cell) {
-      word(cell, 4);
+      word(shape.reversed ? count - 1 - cell : cell, 4);
       word(1, 4);
       word(slot, 4);
     }
@@ -121,9 +123,9 @@ inline std::string state_file(const StateShape& shape, TokenSpan tokens, std::ui
       word(1, 4);
       if (part < layers || !shape.transposed) {
         word(row, 8);
-        for (std::size_t token = 0; token < count; ++token) {
+        for (std::size_t cell = 0; cell < count; ++cell) {
           for (std::size_t byte = 0; byte < row; ++byte) {
-            out += row_byte(part, token, byte);
+            out += row_byte(part, cell, byte);
           }
         }
         continue;
@@ -131,9 +133,9 @@ inline std::string state_file(const StateShape& shape, TokenSpan tokens, std::ui
       word(shape.v_element_bytes, 4);
       word(shape.v_elements, 4);
       for (std::size_t element = 0; element < shape.v_elements; ++element) {
-        for (std::size_t token = 0; token < count; ++token) {
+        for (std::size_t cell = 0; cell < count; ++cell) {
           for (std::size_t byte = 0; byte < shape.v_element_bytes; ++byte) {
-            out += row_byte(part, token, element * shape.v_element_bytes + byte);
+            out += row_byte(part, cell, element * shape.v_element_bytes + byte);
           }
         }
       }
@@ -257,7 +259,7 @@ struct KvBench {
   std::shared_ptr<FaultFiles> files = std::make_shared<FaultFiles>();
   std::int64_t now_ms = 1700000000000;
   double prefill_ms = 2;
-  Scope scope{{"model", "tenant"}};
+  Scope scope{"model", "tenant"};
   std::string log;
   std::uint64_t composed = 0;
   std::unique_ptr<KvStore> store;

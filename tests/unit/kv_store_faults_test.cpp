@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -109,6 +110,22 @@ TEST_CASE("a failing disk fails a take and says so, and the next one works") {
   REQUIRE(bench.take(kBranch));
   CHECK(bench.store->stats().writable);
   CHECK(bench.restored(kBranch) == 180);
+}
+
+TEST_CASE("what a take has reported is there after a restart, whichever call failed") {
+  long calls = 0;
+  for (long at = -1; at < calls; ++at) {
+    KvBench bench;
+    begin(bench);
+    bench.files->arm(at, FaultFiles::Kind::onwards, EIO);
+    const auto taken = bench.take(kLonger);  // the shorter one's file stays when it is not removed
+    calls = std::max(calls, bench.files->calls());
+    bench.files->heal();
+    REQUIRE(bench.open());
+    CHECK(bench.restored(kLonger) >= (taken ? 40 : 20));
+    check_folder_is_clean(bench);
+  }
+  CHECK(calls > 5);
 }
 
 // B41
