@@ -222,7 +222,7 @@ asio::awaitable<bool> Server::one_request(Session& session) {
           own_page(request.method, request.target, engine_, stats, monitor_.state())) {
     co_await answer.whole(page->status, page->content_type, page->body);
   } else if (is_lookup(request.method, request.target)) {
-    co_await proxy_.lookup(request, answer);
+    co_await proxy_.lookup(request, answer, stream.socket());
   } else {
     co_await proxy_.serve(request, answer, stream.socket());
   }

@@ -40,6 +40,9 @@ struct Embedding {
 /// The dimension of hash embeddings where no model gives another.
 inline constexpr std::size_t kHashDimension = 384;
 
+/// More values than any embedding has. Sums of products of so many int8 still fit 32 bits.
+inline constexpr std::size_t kMaxDimension = 65536;
+
 /// Feature hashing of the prompt's token n-grams (1 to 3) into `dimension` values. Of each sum the
 /// square root is taken (with its sign), so that frequent tokens do not drown the rest.
 TOKI_EXPORT Embedding hash_embedding(TokenSpan tokens, std::size_t dimension = kHashDimension);

@@ -1,3 +1,4 @@
+#include <toki/embedding.hpp>
 #include <toki/result.hpp>
 #include <toki/similarity_index.hpp>
 

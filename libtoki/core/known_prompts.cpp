@@ -19,6 +19,12 @@ bool shares_more(TokenSpan prompt, TokenSpan other, std::size_t common) {
   return other.size() > common && prompt.size() > common && other[common] == prompt[common];
 }
 
+// An embedding of a model that can be compared with others.
+bool usable(const Embedding& embedding) {
+  return embedding.kind == EmbeddingKind::model && !embedding.values.empty() &&
+         embedding.values.size() <= kMaxDimension;
+}
+
 Scope scope_of(const Scope& scope, const Embedding& embedding) {
   return embedding.model.empty() ? scope : Scope({scope.bytes(), embedding.model});
 }
@@ -171,7 +177,7 @@ void KnownPrompts::take_out(std::uint64_t id) {
 // Vectors of two models are never compared. A fresh one of another dimension begins the index anew.
 void KnownPrompts::index_model(const PromptRecord& record, bool fresh) {
   const Embedding& embedding = record.embedding;
-  if (embedding.kind != EmbeddingKind::model || embedding.values.empty()) {
+  if (!usable(embedding)) {
     return;
   }
   if (model_index_ == nullptr || (fresh && model_index_->dimension() != embedding.values.size())) {
@@ -201,7 +207,7 @@ KnownPrompts::Remembered KnownPrompts::remember(std::uint64_t new_id, const Scop
     record.last_used_ms = now_ms;
     take_out(record.id);
   }
-  record.embedding = model != nullptr && model->kind == EmbeddingKind::model ? *model : hash;
+  record.embedding = model != nullptr && usable(*model) ? *model : hash;
   if (cost(record) > limits_.bytes || limits_.prompts == 0) {
     result.evicted.push_back(record.id);
     return result;
@@ -233,7 +239,7 @@ bool KnownPrompts::adopt(PromptRecord record) {
   const bool has_hash = record.embedding.kind == EmbeddingKind::hash &&
                         record.embedding.values.size() == kHashDimension;
   const Embedding hash = has_hash ? record.embedding : hash_embedding(record.tokens);
-  if (record.embedding.kind != EmbeddingKind::model || record.embedding.values.empty()) {
+  if (!usable(record.embedding)) {
     record.embedding = hash;
   }
   const PromptRecord& kept = add(std::move(record), false).record;
@@ -244,7 +250,7 @@ bool KnownPrompts::adopt(PromptRecord record) {
 
 const PromptRecord* KnownPrompts::embed(std::uint64_t id, Embedding model) {
   const auto found = prompts_.find(id);
-  if (found == prompts_.end() || model.kind != EmbeddingKind::model || model.values.empty()) {
+  if (found == prompts_.end() || !usable(model)) {
     return nullptr;
   }
   PromptRecord& record = found->second->record;

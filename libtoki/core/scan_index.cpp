@@ -1,5 +1,6 @@
 #include "core/scan_index.hpp"
 
+#include <toki/embedding.hpp>
 #include <toki/result.hpp>
 
 namespace toki {

@@ -11,8 +11,6 @@ namespace toki {
 inline constexpr std::size_t kLineBytes = 64;
 inline constexpr std::size_t kLineFloats = kLineBytes / sizeof(float);
 
-inline constexpr std::size_t kMaxDimension = 65536;  // int8 products of more could leave 32 bits
-
 /// int8 rows are stored with this added, as the multiply instructions want one side unsigned.
 inline constexpr int kCodeBias = 128;
 

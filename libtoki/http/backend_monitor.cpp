@@ -153,6 +153,7 @@ asio::awaitable<void> BackendMonitor::adopt(bool restarted) {
   identity_ = said_identity_;  // until the trial tells which model it is
   needs_trial_ = true;
   state_ = State::trying;
+  poke();  // the trial is not left to the next look
 }
 
 asio::awaitable<void> BackendMonitor::unfence() {

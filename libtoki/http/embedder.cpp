@@ -53,10 +53,10 @@ std::string body_of(TokenSpan tokens, const std::vector<Segment>& segments, Toke
   return body + "]}";
 }
 
-// A finite vector, or an empty one.
+// A finite vector of at most kMaxDimension values, or an empty one.
 std::vector<float> read_vector(dom::element item) {
   dom::array numbers;
-  if (item["embedding"].get(numbers) != simdjson::SUCCESS) {
+  if (item["embedding"].get(numbers) != simdjson::SUCCESS || numbers.size() > kMaxDimension) {
     return {};
   }
   std::vector<float> values;
@@ -120,7 +120,8 @@ asio::awaitable<Result<Embedding>> Embedder::async_embed(std::string_view json_s
   auto embedding = co_await embed(inner(json_string));
   if (!embedding && embedding.error().code == Errc::unsupported) {
     unsupported_ = true;
-  } else if (!embedding && embedding.error().code != Errc::invalid_argument) {
+  } else if (!embedding && embedding.error().code != Errc::invalid_argument &&
+             embedding.error().code != Errc::cancelled) {
     retry_at_ = now() + limits_.pause;
     looked_ = {};
   }

@@ -12,6 +12,7 @@
 namespace toki::http {
 
 namespace asio = boost::asio;
+using Time = std::chrono::steady_clock::time_point;
 
 namespace {
 
@@ -71,7 +72,7 @@ asio::awaitable<std::optional<std::size_t>> tokens_up_to(LlamaServerBackend& bac
 // The first message whose end lies behind `token`, by bisection.
 asio::awaitable<std::optional<std::size_t>> message_at(LlamaServerBackend& backend,
                                                        const Body& body, TokenSpan prompt,
-                                                       std::size_t token,
+                                                       std::size_t token, Time deadline,
                                                        std::string_view authorization) {
   const JsonField* messages = body.find("messages");
   if (messages == nullptr || messages->kind != JsonKind::array) {
@@ -80,6 +81,9 @@ asio::awaitable<std::optional<std::size_t>> message_at(LlamaServerBackend& backe
   std::size_t before = 0;  // so many messages end at or before the token
   std::size_t behind = children(messages->value).size() + 1;
   while (before + 1 < behind) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      co_return std::nullopt;
+    }
     const std::size_t middle = before + (behind - before) / 2;
     const auto end = co_await tokens_up_to(backend, body, middle, prompt, authorization);
     if (!end) {
@@ -92,9 +96,11 @@ asio::awaitable<std::optional<std::size_t>> message_at(LlamaServerBackend& backe
 
 }  // namespace
 
-asio::awaitable<std::variant<Explanation, HttpError>> explain(
-    LlamaServerBackend& backend, const BackendMonitor& monitor, const Engine& engine,
-    PromptSource source, std::span<const std::string> volatile_lines) {
+asio::awaitable<std::variant<Explanation, HttpError>> explain(LlamaServerBackend& backend,
+                                                              const BackendMonitor& monitor,
+                                                              const Engine& engine,
+                                                              PromptSource source,
+                                                              const ExplainLimits& limits) {
   if (!monitor.serving()) {
     co_return refusal(503, "unavailable_error",
                       fmt::format("the backend is {}", to_string(monitor.state())));
@@ -109,7 +115,8 @@ asio::awaitable<std::variant<Explanation, HttpError>> explain(
     co_return refusal(400, "invalid_request_error",
                       "neither ?path= nor the body's fields name a call that takes a slot");
   }
-  const auto shortened = without_volatile_line(endpoint, std::get<Body>(parsed), volatile_lines);
+  const auto shortened =
+      without_volatile_line(endpoint, std::get<Body>(parsed), limits.volatile_lines);
   if (shortened) {
     source.body = *shortened;
     parsed = Body::parse(source.body);
@@ -121,9 +128,12 @@ asio::awaitable<std::variant<Explanation, HttpError>> explain(
   }
   const auto& wanted = std::get<GenerationRequest>(read);
   source.path = path_of(endpoint);
+  const Time deadline = std::chrono::steady_clock::now() + limits.patience;
   Explanation result;
   Result<Rendered> rendered = Rendered{};
-  if (wanted.known_prompt) {
+  if (wanted.known_prompt && source.body.size() > limits.max_rendered_bytes) {
+    rendered = Error{Errc::invalid_argument, "too large"};
+  } else if (wanted.known_prompt) {
     rendered = co_await backend.async_render(source);
   }
   Query query = query_for(wanted, monitor.identity());
@@ -131,15 +141,15 @@ asio::awaitable<std::variant<Explanation, HttpError>> explain(
     query.tokens = rendered->tokens;
     query.surrogate = query.surrogate || rendered->surrogate;
   } else {
-    query.bypass = Reason::tokenize_failed;
+    query.bypass = reason_unrendered(rendered.error());
     result.why = rendered.error().detail;
   }
   result.prompt_tokens = query.tokens.size();
   result.found = engine.lookup(query);
   if (endpoint == Endpoint::chat && result.found.nearest &&
       result.found.common < query.tokens.size()) {
-    result.message =
-        co_await message_at(backend, body, query.tokens, result.found.common, source.authorization);
+    result.message = co_await message_at(backend, body, query.tokens, result.found.common, deadline,
+                                         source.authorization);
   }
   co_return result;
 }

@@ -163,6 +163,15 @@ Query query_for(const GenerationRequest& request, std::string_view identity) {
   return query;
 }
 
+Reason reason_unrendered(const Error& error) {
+  if (error.code == Errc::invalid_argument) {
+    return Reason::too_large;
+  }
+  return error.code == Errc::unsupported && error.detail == "the prompt holds media"
+             ? Reason::media
+             : Reason::tokenize_failed;
+}
+
 std::vector<BodyEdit> slot_edits(const GenerationRequest& request, const Body& body,
                                  std::optional<std::uint32_t> slot, bool may_reuse) {
   std::vector<BodyEdit> edits;

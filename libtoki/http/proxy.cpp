@@ -26,7 +26,8 @@ namespace {
 
 constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 constexpr Millis kTrialPatience{60000};
-constexpr Millis kGoneInterval{250};  // while a pipelined request hides the end of the stream
+constexpr std::size_t kMaxLookups = 8;  // at once
+constexpr Millis kGoneInterval{250};    // while a pipelined request hides the end of the stream
 
 double milliseconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
@@ -108,17 +109,26 @@ asio::awaitable<void> find_slots(LlamaServerBackend& backend, std::optional<Tick
   co_await never(executor);
 }
 
+// The value of a query parameter, raw; empty when it is not there.
+std::string_view query_value(std::string_view target, std::string_view name) {
+  const auto begin = target.find('?');
+  std::string_view rest = begin == std::string_view::npos ? "" : target.substr(begin + 1);
+  rest = rest.substr(0, rest.find('#'));
+  while (!rest.empty()) {
+    const std::string_view pair = rest.substr(0, rest.find('&'));
+    rest.remove_prefix(std::min(pair.size() + 1, rest.size()));
+    if (pair.starts_with(name) && pair.substr(name.size()).starts_with('=')) {
+      return pair.substr(name.size() + 1);
+    }
+  }
+  return {};
+}
+
 std::string_view authorization_of(const ClientRequest& request) {
   const auto found = request.fields->find(beast::http::field::authorization);
   return found == request.fields->end()
              ? std::string_view()
              : std::string_view(found->value().data(), found->value().size());
-}
-
-Reason bypass_reason(const Error& error) {
-  return error.code == Errc::unsupported && error.detail == "the prompt holds media"
-             ? Reason::media
-             : Reason::tokenize_failed;
 }
 
 }  // namespace
@@ -198,8 +208,7 @@ asio::awaitable<void> Proxy::Flow::run() {
     proxy.monitor_.poke();
     query.bypass = Reason::tokenize_failed;
   } else {
-    query.bypass = tokens.error().code == Errc::invalid_argument ? Reason::too_large
-                                                                 : bypass_reason(tokens.error());
+    query.bypass = reason_unrendered(tokens.error());
     report.error = tokens.error().detail;
   }
   query.from_ids = !query.bypass && !query.surrogate && wanted.adapters.empty();
@@ -440,21 +449,41 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
   }
 }
 
-asio::awaitable<void> Proxy::lookup(const ClientRequest& request, AnswerWriter& answer) {
-  constexpr std::string_view kPath = "?path=";
-  const auto at = request.target.find(kPath);
-  PromptSource source{.body = request.body, .authorization = authorization_of(request)};
-  if (at != std::string_view::npos) {
-    source.path = request.target.substr(at + kPath.size());
-  }
-  const auto explained =
-      co_await explain(backend_, monitor_, engine_, source, options_.volatile_lines);
+asio::awaitable<void> Proxy::look_up(const ClientRequest& request, AnswerWriter& answer) {
+  PromptSource source{.path = query_value(request.target, "path"),
+                      .body = request.body,
+                      .authorization = authorization_of(request)};
+  const ExplainLimits limits{.volatile_lines = options_.volatile_lines,
+                             .max_rendered_bytes = options_.max_rendered_bytes};
+  const auto explained = co_await explain(backend_, monitor_, engine_, source, limits);
   if (const auto* refused = std::get_if<HttpError>(&explained)) {
     co_await answer.error(*refused);
     co_return;
   }
   const std::string body = to_json(std::get<Explanation>(explained));
   co_await answer.whole(200, "application/json; charset=utf-8", body);
+}
+
+asio::awaitable<void> Proxy::lookup(const ClientRequest& request, AnswerWriter& answer,
+                                    tcp::socket& socket) {
+  using namespace asio::experimental::awaitable_operators;
+  if (lookups_ >= kMaxLookups) {
+    HttpError busy{.status = 429, .type = "rate_limit_error", .message = "too many lookups"};
+    busy.retry_after = 1;
+    co_await answer.error(busy);
+    co_return;
+  }
+  struct Count {
+    std::size_t& count;
+    explicit Count(std::size_t& c) : count(c) { ++count; }
+    Count(const Count&) = delete;
+    Count& operator=(const Count&) = delete;
+    ~Count() { --count; }
+  } const counted(lookups_);
+  const auto ended = co_await (to_its_end(look_up(request, answer), answer) || client_gone(socket));
+  if (ended.index() != 0) {
+    answer.close_after();
+  }
 }
 
 Stats Proxy::stats() const {

@@ -43,6 +43,11 @@ std::vector<asio::const_buffer> buffers(std::string_view head,
   return result;
 }
 
+// Whoever waited has given up: that says nothing of the server.
+Error cancelled() {
+  return {Errc::cancelled, "the call was given up"};
+}
+
 }  // namespace
 
 std::string Address::authority() const {
@@ -190,6 +195,9 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> Upstream::send(
       // let the caller read.
       co_return connection;
     }
+    if (ec == asio::error::operation_aborted) {
+      co_return cancelled();
+    }
     if (!(*connection)->reused) {
       co_return Error{Errc::unavailable,
                       fmt::format("cannot send to {}: {}", address_.authority(), ec.message())};
@@ -231,6 +239,9 @@ asio::awaitable<Result<Reply>> Upstream::call(std::string_view method, std::stri
     if (ec == beast::error::timeout) {
       co_return Error{Errc::timed_out,
                       fmt::format("{} {}: no answer within {} ms", method, target, limit.count())};
+    }
+    if (ec == asio::error::operation_aborted) {
+      co_return cancelled();
     }
     if (ec && (*connection)->reused && got == 0) {
       suspicion_ = true;

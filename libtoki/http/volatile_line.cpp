@@ -30,7 +30,8 @@ std::optional<JsonField> member(std::string_view object, std::string_view key) {
   return std::nullopt;
 }
 
-// Behind the first line of a raw JSON string's inner text: after its `\n`, or its end.
+// Behind the first line of a raw JSON string's inner text: after its line feed (`\n` or `\u000a`),
+// or its end.
 std::size_t line_end(std::string_view inner) {
   for (std::size_t i = 0; i + 1 < inner.size(); ++i) {
     if (inner[i] != '\\') {
@@ -38,6 +39,10 @@ std::size_t line_end(std::string_view inner) {
     }
     if (inner[i + 1] == 'n') {
       return i + 2;
+    }
+    const std::string_view escape = inner.substr(i, 6);
+    if (escape == "\\u000a" || escape == "\\u000A") {
+      return i + 6;
     }
     ++i;
   }

@@ -87,6 +87,40 @@ TEST_CASE("a lookup of other calls, and of what is none") {
   CHECK_FALSE(unknown["error"].str().empty());
 }
 
+TEST_CASE("a lookup says of a prompt that is not looked at what a request would say") {
+  Rig rig;
+  const std::string large = cc({M(std::string(9 << 20, 'x'))});
+  CHECK(lookup(rig, large)["reason"].str() == "too_large");
+  CHECK(rig.up.requests_to("POST", "/apply-template").empty());
+  CHECK(rig.chat(large).reason == "too_large");
+  CHECK(
+      lookup(rig, R"({"prompt":"a"})", "/toki/lookup?x=1&path=%2Fcompletion&y=2")["class"].str() ==
+      "miss");
+}
+
+TEST_CASE("a lookup ends with its client, and only some run at once") {
+  Rig rig;
+  std::atomic<int> under_way{0};
+  rig.up.on_request([&](const LoggedRequest& request, Connection& connection) {
+    if (request.path != "/apply-template") return false;
+    ++under_way;
+    connection.wait_peer_gone(milliseconds(20000));
+    return true;
+  });
+  {
+    std::vector<std::unique_ptr<RawClient>> clients;
+    for (int i = 0; i < 8; ++i) {
+      clients.push_back(std::make_unique<RawClient>(rig.port()));
+      clients.back()->send_json("/toki/lookup", cc({M("q")}));
+    }
+    REQUIRE(wait_until([&] { return under_way == 8; }));
+    check_error(post_json(rig.port(), "/toki/lookup", cc({M("q")})), 429, "rate_limit_error");
+  }
+  CHECK(rig.tokid.wait_stat("connections", 1));
+  rig.up.on_request({});
+  CHECK(lookup(rig, cc({M("q")}))["class"].str() == "miss");
+}
+
 TEST_CASE("the entries page lists what is remembered, without its text") {
   Rig rig({}, {"--max-prompts", "2"});
   for (const char* prompt : {"alpha", "beta", "gamma"}) {
@@ -254,6 +288,17 @@ TEST_CASE("an embedding that is late is not waited for, and one that fails is re
     CHECK(Clock::now() - begun < milliseconds(10000));
     CHECK(rig.tokid.stat("embeddings_late_total") == 1);
     CHECK(header_of(again, "x-toki-source") != "similar");
+  }
+  SECTION("nonsense: an embedding larger than any is none") {
+    embedder.on_request([](const LoggedRequest& request, Connection& connection) {
+      if (request.path != "/v1/embeddings") return false;
+      std::string values = "0.5";
+      for (int i = 0; i < 70000; ++i) values += ",0.5";
+      return connection.respond(200, R"({"data":[{"index":0,"embedding":[)" + values + "]}]}");
+    });
+    CHECK(rig.chat(cc({M("short")})).status == 200);
+    CHECK(rig.tokid.wait_stat("embeddings_failed_total", 1));
+    CHECK(rig.chat(cc({M("short")})).status == 200);
   }
   SECTION("failed: the token ids make one") {
     embedder.stop();

@@ -117,6 +117,9 @@ TEST_CASE("known prompts: embeddings of two kinds or two models are never compar
   CHECK(known.similar(kA, tokens, two).prompt == nullptr);
   CHECK(known.similar(kA, tokens, hash_embedding(tokens)).common == 100);
   CHECK(known.embed(7, one) == nullptr);
+  CHECK(known.embed(1, {EmbeddingKind::model, std::vector<float>(kMaxDimension + 1), "huge"}) ==
+        nullptr);
+  CHECK(known.embed(1, {EmbeddingKind::model, {}, "empty"}) == nullptr);
 }
 
 TEST_CASE("known prompts: adopted ones are known, not computed, and never displace") {

@@ -35,11 +35,16 @@ struct Explanation {
   std::string why;  ///< why the tokens could not be known; empty otherwise
 };
 
-/// `source.path` says which call the body is meant for; empty: told by its fields. `volatile_lines`
-/// as in volatile_line.hpp.
+struct ExplainLimits {
+  std::span<const std::string> volatile_lines;            ///< as in volatile_line.hpp
+  std::size_t max_rendered_bytes = std::size_t{8} << 20;  ///< larger bodies are not tokenized
+  Millis patience{5000};  ///< for naming the message at which the prompt parts
+};
+
+/// `source.path` says which call the body is meant for; empty: told by its fields.
 TOKI_EXPORT boost::asio::awaitable<std::variant<Explanation, HttpError>> explain(
     LlamaServerBackend& backend, const BackendMonitor& monitor, const Engine& engine,
-    PromptSource source, std::span<const std::string> volatile_lines);
+    PromptSource source, const ExplainLimits& limits);
 
 /// The answer's JSON. Holds no prompt text.
 TOKI_EXPORT std::string to_json(const Explanation& explanation);

@@ -56,6 +56,9 @@ TOKI_EXPORT std::variant<GenerationRequest, HttpError> read_generation_request(E
 /// What to ask the engine, but for the tokens. `identity`: of the backend, the scope's first part.
 TOKI_EXPORT Query query_for(const GenerationRequest& request, std::string_view identity);
 
+/// Why a prompt that could not be rendered is not looked at.
+TOKI_EXPORT Reason reason_unrendered(const Error& error);
+
 /// The fields that make the backend do what the ticket says. `slot`: none when the backend chooses.
 TOKI_EXPORT std::vector<BodyEdit> slot_edits(const GenerationRequest& request, const Body& body,
                                              std::optional<std::uint32_t> slot, bool may_reuse);

@@ -80,12 +80,14 @@ class TOKI_EXPORT Proxy {
 
   /// POST /toki/lookup: what would happen to the request in its body. `?path=` in the target names
   /// the call it is meant for.
-  boost::asio::awaitable<void> lookup(const ClientRequest& request, AnswerWriter& answer);
+  boost::asio::awaitable<void> lookup(const ClientRequest& request, AnswerWriter& answer,
+                                      boost::asio::ip::tcp::socket& socket);
 
   Stats stats() const;
 
  private:
   struct Flow;
+  boost::asio::awaitable<void> look_up(const ClientRequest& request, AnswerWriter& answer);
   boost::asio::awaitable<void> pass(const ClientRequest& request, AnswerWriter& answer,
                                     boost::asio::ip::tcp::socket& socket, RequestReport& report);
 
@@ -98,6 +100,7 @@ class TOKI_EXPORT Proxy {
   ProxyOptions options_;
   std::function<void(const RequestReport&)> report_;
   std::uint64_t passed_ = 0, refused_ = 0, dropped_lines_ = 0;
+  std::size_t lookups_ = 0;
 };
 
 }  // namespace toki::http
