@@ -86,6 +86,7 @@ struct Daemon {
       : options(o),
         upstream(io.get_executor(), o.backend_address, o.backend_key),
         kv(std::move(store)),
+        worker(kv ? std::make_unique<toki::http::StoreWorker>(*kv) : nullptr),
         fingerprints(in_data_dir(o, "fingerprints")),
         embed_upstream(io.get_executor(), o.embed_address.value_or(o.backend_address),
                        o.embed_address ? std::string() : o.backend_key),
@@ -115,12 +116,12 @@ struct Daemon {
             {.interval = Millis(o.probe_interval_ms), .own_cache = own_cache, .states = states()},
             log_line),
         embeddings(io.get_executor(), o.embed_address ? &embedder : nullptr, engine,
-                   Millis(o.embed_limit_ms)),
+                   Millis(o.embed_limit_ms), log_line),
         proxy(upstream, backend, monitor, engine, admission, embeddings,
               {.progress_limit = Millis(o.progress_limit_ms),
                .volatile_lines = o.drop_volatile_line,
                .keep_alive = keep_alive(o),
-               .store = worker ? &*worker : nullptr},
+               .store = worker.get()},
               log_request),
         server(io.get_executor(), proxy, engine, monitor,
                {.max_body = o.max_body_mib << 20, .max_connections = o.max_connections},
@@ -130,7 +131,6 @@ struct Daemon {
       engine.use_store([this](const toki::Scope& scope, toki::TokenSpan tokens) {
         return kv->match(scope, tokens);
       });
-      worker.emplace(*kv);
       housekeeper.emplace(io.get_executor(), engine, backend, *worker);
     }
     engine.on_prompt_change([this](toki::PromptChange change) { keep(std::move(change)); });
@@ -177,7 +177,7 @@ struct Daemon {
   const Options& options;
   toki::http::Upstream upstream;
   std::unique_ptr<toki::KvStore> kv;
-  std::optional<toki::http::StoreWorker> worker;
+  std::unique_ptr<toki::http::StoreWorker> worker;
   toki::Fingerprints fingerprints;
   toki::http::Upstream embed_upstream;
   toki::http::Embedder embedder;

@@ -7,8 +7,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -60,6 +62,10 @@ Status read_key(Options& options) {
   }
   if (!options.backend_key_file.empty()) {
     std::ifstream file(options.backend_key_file);
+    if (!file) {
+      return bad(
+          fmt::format("--backend-key-file {}: {}", options.backend_key_file, std::strerror(errno)));
+    }
     if (!std::getline(file, options.backend_key) || options.backend_key.empty()) {
       return bad(fmt::format("--backend-key-file {}: its first line holds no key",
                              options.backend_key_file));
@@ -200,6 +206,13 @@ void add_options(CLI::App& app, Options& o) {
       ->check(CLI::IsMember({"error", "warn", "info", "debug"}));
 }
 
+// The mistake that is made most often.
+std::string_view hint(const CLI::ParseError& error) {
+  return dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr
+             ? " (a server to start stands behind --: tokid [OPTIONS] -- llama-server -m ...)"
+             : "";
+}
+
 }  // namespace
 
 Parsed parse_options(int argc, char** argv) {
@@ -228,7 +241,7 @@ Parsed parse_options(int argc, char** argv) {
     parsed.exit_code = asked ? 0 : 2;
     parsed.text = dynamic_cast<const CLI::CallForHelp*>(&error) != nullptr ? app.help()
                   : asked ? std::string(error.what()) + "\n"
-                          : fmt::format("tokid: {}\n", error.what());
+                          : fmt::format("tokid: {}{}\n", error.what(), hint(error));
     return parsed;
   }
   options.backend_given = app.count("--backend") > 0;

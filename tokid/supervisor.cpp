@@ -162,6 +162,13 @@ toki::Result<ServerCommand> complete_command(std::vector<std::string> words,
                  fmt::format("--backend {} and the server's own --host and --port differ",
                              wanted->authority())};
   }
+  if (wanted == nullptr && !port && !known(kPort)) {
+    return Error{Errc::invalid_argument,
+                 fmt::format("{} --help lists no --port, so its server cannot be told where to "
+                             "listen: name llama-server itself behind --, or say where it listens "
+                             "with --backend",
+                             words[0])};
+  }
   command.address.host = host ? *host : wanted != nullptr ? wanted->host : "127.0.0.1";
   if (command.address.host == "0.0.0.0" || command.address.host == "::") {
     command.address.host = "127.0.0.1";

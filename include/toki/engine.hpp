@@ -186,6 +186,8 @@ class TOKI_EXPORT Ticket {
   const Step* next_step() noexcept;
   /// REQUIRES: next_step() gave a step that is not done.
   void step_done(StepReport report);
+  /// Why a step failed; empty: none did.
+  const std::string& trouble() const noexcept;
 
   /// False when the backend was started again or changed since: take a new ticket.
   bool current() const noexcept;

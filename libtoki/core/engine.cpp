@@ -252,6 +252,7 @@ Result<Ticket> Engine::begin(const Query& query) {
   ticket->sequences = query.sequences;
   ticket->available = found.available;
   ticket->computed = found.computed;
+  ticket->in_slots = plan.known;
   ticket->similar_gain = found.similar_gain;
   ticket->searched_similar = found.searched_similar;
   ticket->source = impl_->source(plan, found);

@@ -235,7 +235,8 @@ Plan plan(std::span<const SlotView> slots, const PlanQuery& query, const PlanWor
   if (query.reuse && !query.slot && world.own_cache_trust >= kMinOwnCacheTrust &&
       trusted >= static_cast<double>(known + kMinGain) &&
       world.prefill_ms_per_token * (static_cast<double>(query.prompt) - trusted) < best.ms) {
-    return {.action = Plan::Action::leave_to_backend, .reason = Reason::backend_cache};
+    return {
+        .action = Plan::Action::leave_to_backend, .reason = Reason::backend_cache, .known = known};
   }
   Plan plan{.action = Plan::Action::run,
             .slot = best.slot->index,

@@ -70,6 +70,7 @@ struct Plan {
   std::uint32_t slot = 0;       // action run
   std::uint64_t predicted = 0;  // tokens reused, if all is as known
   Reason reason = Reason::displaced;
+  std::uint64_t known = 0;  // most that is to be had without the backend's own cache
   // What is done first, in this order.
   bool save = false;                      // save what the slot holds: it is displaced, and wanted
   std::optional<std::uint32_t> copied{};  // save this other slot, to restore from it

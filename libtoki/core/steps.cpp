@@ -212,6 +212,10 @@ const Step* Ticket::next_step() noexcept {
   return &impl_->steps.front();
 }
 
+const std::string& Ticket::trouble() const noexcept {
+  return impl_->trouble;
+}
+
 void Ticket::step_done(StepReport report) {
   TOKI_CHECK(impl_->step_begun);
   const auto engine = impl_->engine;
@@ -223,6 +227,9 @@ void Ticket::step_done(StepReport report) {
     if (impl_->epoch != engine->epoch || step.slot.index >= engine->pool.size()) {
       impl_->steps.clear();
       return;
+    }
+    if (report.error) {
+      impl_->trouble = report.error->detail;
     }
     engine->step_done(*impl_, step, std::move(report));
   }

@@ -154,8 +154,11 @@ void Engine::Impl::measure(const Ticket::Impl& ticket, const Outcome& outcome) {
   if (outcome.prompt_ms > 0 && prompt >= cached + kMinMeasuredTokens && !ticket.prefilled_cached) {
     smooth(prefill_ms, outcome.prompt_ms / static_cast<double>(prompt - cached));
   }
-  if (ticket.reason == Reason::backend_cache && outcome.cached_tokens && ticket.computed > 0) {
-    const double share = static_cast<double>(cached) / static_cast<double>(ticket.computed);
+  // What a slot would have given anyway is no merit of the backend's cache.
+  if (ticket.reason == Reason::backend_cache && outcome.cached_tokens &&
+      ticket.computed > ticket.in_slots) {
+    const auto hoped = static_cast<double>(ticket.computed - ticket.in_slots);
+    const double share = static_cast<double>(cached - std::min(cached, ticket.in_slots)) / hoped;
     own_cache_trust += 0.5 * (std::min(share, 1.0) - own_cache_trust);
   }
 }

@@ -45,8 +45,19 @@ HttpError refusal(unsigned status, std::string_view type, std::string message) {
   return error;
 }
 
+bool is_assistant(const JsonField& message) {
+  Children members(message.value);
+  while (const JsonField* member = members.next()) {
+    if (member->key == "role") {
+      return member->value == R"("assistant")";
+    }
+  }
+  return false;
+}
+
 // How many of the prompt's leading tokens its first `count` messages make; none when the template
-// does not render them alone.
+// does not render them alone. An assistant's message at the end would be rendered as one to be
+// continued, so an empty user's follows it.
 asio::awaitable<std::optional<std::size_t>> tokens_up_to(LlamaServerBackend& backend,
                                                          const Body& body, std::size_t count,
                                                          TokenSpan prompt,
@@ -54,7 +65,11 @@ asio::awaitable<std::optional<std::size_t>> tokens_up_to(LlamaServerBackend& bac
   std::string list;
   Children messages(body.find("messages")->value);
   for (std::size_t i = 0; i < count; ++i) {
-    list.append(i == 0 ? "[" : ",").append(messages.next()->value);
+    const JsonField& message = *messages.next();
+    list.append(i == 0 ? "[" : ",").append(message.value);
+    if (i + 1 == count && is_assistant(message)) {
+      list.append(R"(,{"role":"user","content":""})");
+    }
   }
   const std::array<BodyEdit, 2> edits{
       {{"messages", list + "]"}, {"add_generation_prompt", "false"}}};
@@ -107,8 +122,10 @@ asio::awaitable<std::variant<Explanation, HttpError>> explain(LlamaServerBackend
   }
   auto parsed = Body::parse(source.body);
   if (const auto* bad = std::get_if<BodyError>(&parsed)) {
-    co_return refusal(400, "invalid_request_error",
-                      fmt::format("{} at byte {}", bad->reason, bad->offset));
+    HttpError error = refusal(400, "invalid_request_error",
+                              fmt::format("{} at byte {}", bad->reason, bad->offset));
+    error.offset = bad->offset;
+    co_return error;
   }
   const Endpoint endpoint = endpoint_for(source.path, std::get<Body>(parsed));
   if (endpoint == Endpoint::none) {

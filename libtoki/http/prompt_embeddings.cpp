@@ -14,11 +14,27 @@ namespace asio = boost::asio;
 constexpr std::chrono::seconds kAskAgain{60};
 
 PromptEmbeddings::PromptEmbeddings(const asio::any_io_executor& executor, Embedder* embedder,
-                                   Engine& engine, Millis limit)
+                                   Engine& engine, Millis limit, LogSink log)
     : embedder_(embedder),
       engine_(engine),
       limit_(limit),
-      wake_(executor, asio::steady_timer::time_point::max()) {}
+      wake_(executor, asio::steady_timer::time_point::max()),
+      log_(std::move(log)) {}
+
+// Counts it, and says in the log when the server begins to make embeddings, or ends.
+void PromptEmbeddings::note(const Result<Embedding>& made) {
+  ++(made ? made_ : failed_);
+  if (works_ == made.has_value() || !log_) {
+    return;
+  }
+  works_ = made.has_value();
+  if (made) {
+    log_(LogLevel::info, "embeddings of " + std::to_string(made->values.size()) + " values");
+  } else {
+    log_(LogLevel::warn,
+         "no embeddings (prompts get one made of their token ids): " + made.error().detail);
+  }
+}
 
 asio::awaitable<Embedding> PromptEmbeddings::for_search(const std::string& json_string,
                                                         TokenSpan tokens) {
@@ -34,11 +50,10 @@ asio::awaitable<Embedding> PromptEmbeddings::for_search(const std::string& json_
     co_return Embedding{};
   }
   auto& made = std::get<0>(first);
+  note(made);
   if (!made) {
-    ++failed_;
     co_return hash_embedding(tokens);
   }
-  ++made_;
   co_return std::move(*made);
 }
 
@@ -63,7 +78,7 @@ asio::awaitable<void> PromptEmbeddings::run() {
       waiting_.pop_front();
       waiting_bytes_ -= next.json_string.size();
       auto made = co_await embedder_->async_embed(next.json_string);
-      ++(made ? made_ : failed_);
+      note(made);
       if (made) {
         engine_.embedded(next.id, std::move(*made));
       }

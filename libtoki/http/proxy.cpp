@@ -238,6 +238,9 @@ asio::awaitable<bool> Proxy::Flow::take_ticket(const Query& query) {
     }
     ticket.emplace(std::move(*admitted));
     co_await run_steps(*ticket, proxy.backend_, proxy.options_.store);
+    if (!ticket->trouble().empty()) {
+      report.error = ticket->trouble();
+    }
     if (ticket->current()) {
       co_return true;
     }

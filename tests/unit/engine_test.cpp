@@ -232,6 +232,28 @@ TEST_CASE("engine: the backend's own cache is asked only while it delivers") {
   CHECK(b.engine.stats().own_cache == 0);
 }
 
+TEST_CASE("engine: what a slot gives anyway does not make the backend's own cache trusted") {
+  Bench b(1, true);
+  const Tokens a = range(1, 300) + range(1000, 100);
+  const Tokens c = range(1, 300) + range(2000, 100);
+  b.run(a);
+  int asked = 0;
+  for (int i = 0; i < 12; ++i) {
+    const Tokens& prompt = i % 2 == 0 ? c : a;
+    auto ticket = b.begin(prompt);
+    REQUIRE(ticket);
+    asked += ticket->slot() ? 0 : 1;
+    ticket->sent();
+    if (!ticket->slot()) {
+      const std::vector<std::uint32_t> in_use{0};
+      ticket->settle(in_use);
+    }
+    std::move(*ticket).finish(Bench::answer(prompt, 300));
+  }
+  CHECK(asked > 0);
+  CHECK(asked <= 3);
+}
+
 TEST_CASE(
     "engine: a choice left to the backend keeps every idle slot until it is known which it took") {
   Bench b(3, true);

@@ -12,6 +12,8 @@
 #include <toki/engine.hpp>
 #include <toki/export.hpp>
 #include <toki/http/embedder.hpp>
+#include <toki/log.hpp>
+#include <toki/result.hpp>
 #include <toki/stats.hpp>
 #include <toki/token.hpp>
 
@@ -22,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 
 namespace toki::http {
@@ -33,7 +36,7 @@ class TOKI_EXPORT PromptEmbeddings {
 
   /// `embedder`: null when there is none; then all embeddings are made from token ids.
   PromptEmbeddings(const boost::asio::any_io_executor& executor, Embedder* embedder, Engine& engine,
-                   Millis limit);
+                   Millis limit, LogSink log);
 
   /// `json_string`: the prompt as it stands in a JSON text; empty when its text is not known. Kind
   /// none: too late, do not search.
@@ -52,12 +55,16 @@ class TOKI_EXPORT PromptEmbeddings {
     std::string json_string;
   };
 
+  void note(const Result<Embedding>& made);
+
   Embedder* embedder_;
   Engine& engine_;
   Millis limit_;
   boost::asio::steady_timer wake_;
   std::deque<Waiting> waiting_;
   std::size_t waiting_bytes_ = 0;
+  LogSink log_;
+  std::optional<bool> works_;  // as it was last said in the log
   std::uint64_t made_ = 0, late_ = 0, failed_ = 0, dropped_ = 0;
 };
 
