@@ -88,6 +88,7 @@ struct Query {
       false;  ///< `tokens` order requests by what they share, but are not the exact prompt
   bool from_ids =
       false;  ///< the prompt can be computed from its token ids alone, before the request
+  bool followed = false;                 ///< others wait that share its beginning
   const Embedding* embedding = nullptr;  ///< of the prompt, where wants_embedding(); null: no
                                          ///< search by similarity
   std::optional<Reason> bypass{};        ///< set: toki has no say, for this reason
@@ -283,6 +284,9 @@ class TOKI_EXPORT Engine {
   Result<Ticket> begin(const Query& query);
   /// What begin() would do, without taking a slot. Nothing is counted.
   Lookup lookup(const Query& query) const;
+  /// Expected time to compute the prompt, in ms, where it would be worth a step of its own if others
+  /// waited for its beginning; 0: it is not. A caller may wait a little to see whether they come.
+  double lead_ms(const Query& query) const;
   /// Whether an embedding of this prompt could find more than the tree does: the tree knows less
   /// than `good_match` of it and has had to forget something.
   bool wants_embedding(const Scope& scope, TokenSpan tokens) const;

@@ -264,7 +264,7 @@ Result<Ticket> Engine::begin(const Query& query) {
   ticket->may_reuse = query.bypass != Reason::cache_prompt_false;
   ticket->started = impl_->clock();
   impl_->lease(*ticket, plan);
-  impl_->add_steps(*ticket, plan, query.from_ids && !query.surrogate);
+  impl_->add_steps(*ticket, plan, query.followed && impl_->may_lead(query, plan));
   return Ticket(std::move(ticket));
 }
 
@@ -288,6 +288,14 @@ Lookup Engine::lookup(const Query& query) const {
     result.common = nearest.common;
   }
   return result;
+}
+
+double Engine::lead_ms(const Query& query) const {
+  const std::lock_guard lock(impl_->mutex);
+  const Plan plan = impl_->choose(query, impl_->search(query));
+  return plan.action == Plan::Action::run && impl_->may_lead(query, plan)
+             ? impl_->cold_ms(query, plan)
+             : 0;
 }
 
 bool Engine::wants_embedding(const Scope& scope, TokenSpan tokens) const {

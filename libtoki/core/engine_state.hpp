@@ -49,14 +49,14 @@ struct Ticket::Impl {
   std::uint64_t common_limit = 0;  // most that they can have shared
   std::uint64_t predicted = 0;
   std::uint64_t available = 0;
-  std::uint64_t in_slots = 0;       // tokens that were to be had without the backend's own cache
+  std::uint64_t in_slots = 0;      // tokens that were to be had without the backend's own cache
   std::uint64_t computed = 0;      // tokens that the backend computed since its start
   std::uint64_t similar_gain = 0;  // tokens that step 3 found and step 2 had not
   bool searched_similar = false;
   std::uint64_t min_hit = 10;
   std::vector<Step> steps;  // not done yet, the next one first
   bool step_begun = false;
-  std::string trouble;  // of the last step that failed
+  std::string trouble;                  // of the last step that failed
   std::vector<std::uint32_t> borrowed;  // slots leased for the steps only
   bool leads = false;                   // computes its prompt in a step; others may want a copy
   std::uint64_t wanted = 0;             // tokens of it that others wait for
@@ -132,7 +132,11 @@ struct Engine::Impl {
   SlotView view_of(std::uint32_t slot) const;
   void note_waiter(const Query& query);
   void lease(Ticket::Impl& ticket, const Plan& plan);
-  void add_steps(Ticket::Impl& ticket, const Plan& plan, bool from_ids);
+  double cold_ms(const Query& query, const Plan& plan) const {
+    return static_cast<double>(query.tokens.size() - plan.predicted) * prefill_rate();
+  }
+  bool may_lead(const Query& query, const Plan& plan) const;
+  void add_steps(Ticket::Impl& ticket, const Plan& plan, bool lead);
   void add_save(Ticket::Impl& ticket, std::uint32_t slot);
   void step_done(Ticket::Impl& ticket, const Step& step, StepReport report);
   void saved(Ticket::Impl& ticket, const Step& step, StepReport report);

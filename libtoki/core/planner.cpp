@@ -11,8 +11,8 @@
 //                      busy slot waits for as well
 //   wait for busy s    the same plus the expected wait, within the caller's patience; without
 //                      experience what it has waited so far, so it never costs more than twice the
-//                      better choice. For one that computes a prefix of the prompt now, to be
-//                      stored for others: until it is.
+//                      better choice. Or only until what it holds of the prompt can be restored
+//                      into another slot.
 //   leave to backend   (prompt - trust * available) * rate, while the backend's own cache has
 //                      earned trust
 //
@@ -181,12 +181,16 @@ double wait_cost(double expected_ms, const PlanQuery& query) {
   return fits ? wait : kNever;
 }
 
-double lead_cost(const SlotView& slot, const PlanQuery& query, const PlanWorld& world) {
-  if (!world.copies || slot.lead_ms < 0 || slot.lead_ms > query.lead_patience_ms) {
+// To restore what a busy slot holds of the prompt, when it is stored: for one that computes it now,
+// when that is done; for others when they are free and were saved.
+double copy_cost(const SlotView& slot, const PlanQuery& query, const PlanWorld& world) {
+  const bool leads = slot.lead_ms >= 0;
+  const double wait = leads ? slot.lead_ms : slot.remaining_ms + world.save.of(slot.held);
+  if (!world.copies || (!leads && slot.remaining_ms < 0) || wait > query.lead_patience_ms) {
     return kNever;
   }
   const std::uint64_t had = reusable(slot.common, query);
-  return slot.lead_ms + world.restore.of(had) + prefill(query.prompt - had, world);
+  return wait + world.restore.of(had) + prefill(query.prompt - had, world);
 }
 
 // The cheapest of waiting for a busy slot, or for what it computes to be stored.
@@ -200,7 +204,7 @@ double best_wait(std::span<const SlotView> slots, const PlanQuery& query, const 
     const std::uint64_t had = reusable(slot.common, query);
     const Option option = take_over(slot, had, query, world, slots.size(), busy);
     best = std::min(
-        {best, option.ms + wait_cost(slot.remaining_ms, query), lead_cost(slot, query, world)});
+        {best, option.ms + wait_cost(slot.remaining_ms, query), copy_cost(slot, query, world)});
   }
   return best;
 }

@@ -3,8 +3,9 @@
 //   erase      a slot whose content must not be trusted, or whose restore failed
 //   save       what is displaced and wanted again, or what is copied
 //   restore    a stored prefix into the slot
-//   prefill    a long cold prompt, in a step of its own: when it is computed, others that wait for
-//              its prefix get a copy, while the request that computed it generates
+//   prefill    a long cold prompt whose beginning others wait for, in a step of its own: when it is
+//              computed they get a copy, while the request that computed it generates. (Its answer
+//              then says of the prompt that it was cached; our account does not.)
 #include <algorithm>
 #include <utility>
 
@@ -35,7 +36,12 @@ void Engine::Impl::add_save(Ticket::Impl& ticket, std::uint32_t slot) {
                           .token_ms = prefill_rate()});
 }
 
-void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, bool from_ids) {
+bool Engine::Impl::may_lead(const Query& query, const Plan& plan) const {
+  return query.from_ids && !query.surrogate && !query.bypass && saves() && abilities.cuts &&
+         query.tokens.size() > 1 && cold_ms(query, plan) >= kLeadMs;
+}
+
+void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, bool lead) {
   if (plan.action != Plan::Action::run) {
     return;
   }
@@ -65,8 +71,7 @@ void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, bool from_i
                             .tokens = first(plan.restore),
                             .file = file_name()});
   }
-  const auto cold = static_cast<double>(ticket.tokens.size() - plan.predicted);
-  if (from_ids && saves() && abilities.cuts && !ticket.bypass && cold * prefill_rate() >= kLeadMs) {
+  if (lead) {
     ticket.steps.push_back({.kind = Step::Kind::prefill,
                             .slot = slot,
                             .scope = ticket.scope,

@@ -14,6 +14,11 @@ namespace toki::http {
 namespace asio = boost::asio;
 using Time = asio::steady_timer::time_point;
 constexpr Millis kWeighAgain{50};
+constexpr std::size_t kFollows = 64;  // common tokens from which one prompt follows another
+// How long a long cold prompt is held back, to see whether others come that share its beginning: a
+// hundredth of what it takes to compute, within these bounds.
+constexpr Millis kShortestHold{5};
+constexpr Millis kLongestHold{250};
 
 struct Admission::Waiter {
   Waiter(const asio::any_io_executor& executor, const Query& q, Time now,
@@ -30,6 +35,7 @@ struct Admission::Waiter {
   Time patient_until;
   Time lead_until;
   std::optional<Ticket> ticket;
+  bool held = false;           // on purpose; see hold()
   bool chose_to_wait = false;  // a slot was idle, but a busy one fits better
 };
 
@@ -75,6 +81,7 @@ bool Admission::try_admit(Waiter& waiter) {
   waiter.query.patience = left(waiter.patient_until);
   waiter.query.lead_patience = left(waiter.lead_until);
   waiter.query.waited = limits_.slot_wait - waiter.query.patience;
+  waiter.query.followed = waiter.query.from_ids && followed(waiter);
   auto ticket = engine_.begin(waiter.query);
   if (!ticket) {
     waiter.chose_to_wait = waiter.chose_to_wait || engine_.idle_slots() >= waiter.query.sequences;
@@ -87,7 +94,7 @@ bool Admission::try_admit(Waiter& waiter) {
 
 void Admission::serve_waiters() {
   for (Waiter* waiter : waiters_) {
-    if (waiter->ticket) {
+    if (waiter->ticket || waiter->held) {
       continue;
     }
     if (engine_.idle_slots() == 0) {
@@ -101,16 +108,40 @@ void Admission::serve_waiters() {
   }
 }
 
+// Whether somebody else waits whose prompt begins like this one.
+bool Admission::followed(const Waiter& waiter) const {
+  return std::any_of(waiters_.begin(), waiters_.end(), [&](const Waiter* other) {
+    return other != &waiter && !other->ticket && other->query.scope == waiter.query.scope &&
+           common_prefix(other->query.tokens, waiter.query.tokens) >= kFollows;
+  });
+}
+
+asio::awaitable<void> Admission::hold(Waiter& waiter) {
+  const double expected = engine_.lead_ms(waiter.query);
+  if (expected <= 0) {
+    co_return;
+  }
+  waiter.held = true;
+  waiter.timer.expires_after(
+      std::clamp(Millis(static_cast<std::int64_t>(expected / 100)), kShortestHold, kLongestHold));
+  (void)co_await waiter.timer.async_wait(asio::as_tuple(asio::use_awaitable));
+  waiter.held = false;
+}
+
 asio::awaitable<Result<Ticket>> Admission::acquire(const Query& query) {
   if (engine_.slots() == 0) {
     ++unready_;
     co_return Error{Errc::unavailable, "the backend is not ready"};
   }
   Waiter waiter(executor_, query, std::chrono::steady_clock::now(), limits_);
-  if (waiters_.empty() && try_admit(waiter)) {
+  const bool may_lead = engine_.slots() > 1 && query.from_ids;
+  if (waiters_.empty() && !may_lead && try_admit(waiter)) {
     co_return std::move(*waiter.ticket);
   }
   Place place(*this, waiter);
+  if (may_lead) {
+    co_await hold(waiter);
+  }
   serve_waiters();  // in order of arrival, so those who only wait for a certain slot let this one
                     // pass
   if (!waiter.ticket && waiters_.size() > limits_.length) {

@@ -60,6 +60,27 @@ class Index(harness.TestCase):
         self.assertEqual(timings["cache_n"], told["nearest"]["common_tokens"])
         self.assertEqual(headers["x-toki-known"], str(timings["cache_n"]))
 
+    def test_the_place_is_named_in_a_chat_with_tools_too(self):
+        def chat(place):
+            messages = [
+                {"role": "system", "content": words(60, "tools")},
+                {"role": "user", "content": words(20, "ask")},
+            ]
+            for i in range(3):
+                call = {"name": "f", "arguments": '{"x":"' + words(8, f"call {i}") + '"}'}
+                tool = {"id": f"c{i}", "type": "function", "function": call}
+                messages.append({"role": "assistant", "content": None, "tool_calls": [tool]})
+                messages.append(
+                    {"role": "tool", "tool_call_id": f"c{i}", "content": words(20, f"result {i}")}
+                )
+            if place is not None and messages[place]["content"]:
+                messages[place]["content"] = "changed " + messages[place]["content"]
+            return {"model": "m", "messages": messages, "temperature": 0, "max_tokens": 4}
+
+        self.chat(chat(None))
+        for place in (1, 3, 5, 7):
+            self.assertEqual(self.lookup(chat(place))["nearest"]["parts_at_message"], place)
+
     def test_a_volatile_first_line_costs_nothing(self):  # B01
         def body(cch):
             line = {"type": "text", "text": f"{VOLATILE} cc_version=1.0; cch={cch};"}

@@ -41,6 +41,7 @@ struct Bench {
                        std::chrono::milliseconds lead_patience = {}) {
     Query query{.scope = kScope, .tokens = tokens};
     query.from_ids = from_ids;
+    query.followed = from_ids;
     query.lead_patience = lead_patience;
     return engine.begin(query);
   }
@@ -199,6 +200,23 @@ TEST_CASE("steps: a leader for whom nobody waits saves nothing") {
   Bench b(2);
   auto leader = b.begin(range(1, 1000), true);
   CHECK(b.run_steps(*leader) == std::vector{Kind::prefill});
+}
+
+TEST_CASE(
+    "steps: a prompt leads only when others wait, it is long and can be computed from its ids") {
+  Bench b(2);
+  const Tokens prompt = range(1, 1000);
+  Query query{.scope = kScope, .tokens = prompt};
+  CHECK(b.engine.lead_ms(query) == 0);
+  query.from_ids = true;
+  CHECK(b.engine.lead_ms(query) == Approx(1000));
+  CHECK(b.engine.begin(query)->next_step() == nullptr);
+  query.followed = true;
+  CHECK(b.engine.begin(query)->next_step() != nullptr);
+  const Tokens short_prompt = range(1, 100);
+  query.tokens = short_prompt;
+  CHECK(b.engine.lead_ms(query) == 0);
+  CHECK(b.engine.begin(query)->next_step() == nullptr);
 }
 
 TEST_CASE("steps: a leader that fails or leaves releases those who wait") {

@@ -50,6 +50,8 @@ class TOKI_EXPORT Admission {
   struct Place;
   void serve_waiters();
   bool try_admit(Waiter& waiter);
+  bool followed(const Waiter& waiter) const;
+  boost::asio::awaitable<void> hold(Waiter& waiter);
 
   boost::asio::any_io_executor executor_;
   Engine& engine_;

@@ -1,0 +1,157 @@
+"""KV cache on disk, in front of a real llama-server: what was displaced comes back, over restarts of
+both, into other slots, and with the same texts.
+"""
+
+import os
+import threading
+
+import harness
+from harness import get, post, words
+
+harness.require_parts()
+
+
+class Kv(harness.TestCase):
+    def setUp(self):
+        name = self.id().rsplit(".", 1)[1]
+        self.slot_dir = os.path.join(self.folder, name + "-slots")
+        os.makedirs(self.slot_dir)
+        self.name = name
+
+    def start(self, slots, extra=(), model=None):
+        more = {"model": model} if model else {}
+        self.llama = type(self).start_llama(
+            slots=slots,
+            name=self.name + "-llama",
+            extra=["--slot-save-path", self.slot_dir, "--cache-ram", "0", *extra],
+            **more,
+        )
+        self.start_toki("tokid")
+
+    def start_toki(self, name, data_dir=None):
+        self.tokid = type(self).start_tokid(
+            backend=self.llama.url,
+            options=["--slot-dir", self.slot_dir],
+            name=f"{self.name}-{name}",
+            data_dir=data_dir,
+        )
+
+    def chat(self, messages, **more):
+        body = {"model": "m", "messages": messages, "temperature": 0, "max_tokens": 16, **more}
+        answer = post(self.tokid.url + "/v1/chat/completions", body)
+        return answer.ok(), answer.headers
+
+    def conversation(self, seed, count=300):
+        return [
+            {"role": "system", "content": words(count, seed)},
+            {"role": "user", "content": words(20, seed + " question")},
+        ]
+
+    def test_displaced_conversations_come_back_from_disk(self):
+        self.start(slots=1)
+        self.assertEqual(self.tokid.stats()["can_cut"], 1)
+        talks = [self.conversation(f"talk {i}") for i in range(3)]
+        for talk in talks:
+            answer, _ = self.chat(talk)
+            talk.append(answer["choices"][0]["message"])
+            talk.append({"role": "user", "content": words(20, "next")})
+        for talk in talks[:2]:
+            answer, headers = self.chat(talk)
+            self.assertEqual(headers["x-toki-source"], "disk")
+            self.assertEqual(headers["x-toki-reason"], "restored")
+            self.assertEqual(answer["timings"]["cache_n"], int(headers["x-toki-reused"]))
+            self.assertGreater(answer["timings"]["cache_n"], 300)
+        self.assertEqual(self.tokid.stats()["integrity_faults_total"], 0)
+        self.assertEqual(os.listdir(self.slot_dir), [])
+
+    def test_restored_texts_are_those_of_the_live_slot(self):
+        self.start(slots=2)
+        prompts = [self.conversation(f"text {i}", 120) for i in range(6)]
+        first = [self.chat(prompt)[0] for prompt in prompts]
+        live, restored, reused = [], [], []
+        for prompt, answer in zip(prompts, first):
+            more = prompt + [answer["choices"][0]["message"], prompt[1]]
+            self.chat(prompt)
+            live.append(self.chat(more)[0]["choices"][0]["message"]["content"])
+        post(self.tokid.url + "/v1/chat/completions", {"messages": self.conversation("other")})
+        for slot in range(2):
+            post(self.llama.url + f"/slots/{slot}?action=erase", {})
+        self.tokid.stop()
+        self.start_toki("again", self.tokid.data_dir)
+        for prompt, answer in zip(prompts, first):
+            more = prompt + [answer["choices"][0]["message"], prompt[1]]
+            again, headers = self.chat(more)
+            restored.append(again["choices"][0]["message"]["content"])
+            reused.append(headers["x-toki-source"])
+        self.assertEqual(restored, live)
+        self.assertIn("disk", reused)
+
+    def test_a_second_conversation_gets_a_copy_of_the_first_ones_beginning(self):
+        self.start(slots=2)
+        system = self.conversation("shared", 500)[0]
+        self.chat([system, {"role": "user", "content": words(60, "one")}])
+        answer, headers = self.chat([system, {"role": "user", "content": words(60, "two")}])
+        self.assertEqual(headers["x-toki-source"], "copy")
+        self.assertGreater(answer["timings"]["cache_n"], 500)
+
+    def test_both_may_be_started_again(self):
+        self.start(slots=2)
+        talks = [self.conversation(f"kept {i}") for i in range(3)]
+        for talk in talks:
+            self.chat(talk)
+        self.tokid.stop()
+        self.llama.kill()
+        self.llama.start()
+        self.start_toki("again", self.tokid.data_dir)
+        for talk in talks:
+            answer, headers = self.chat(talk)
+            self.assertEqual(headers["x-toki-source"], "disk")
+            self.assertEqual(answer["timings"]["prompt_n"], 1)
+
+    def test_another_model_of_the_same_shape_gets_nothing_of_it(self):
+        model = os.path.join(self.folder, "same-name.gguf")
+        make = os.environ["TOKI_MAKE_GGUF"]
+        os.system(f"{make} --size tiny --seed 1 {model}")
+        self.start(slots=2, model=model)
+        talk = self.conversation("weights")
+        self.chat(talk)
+        self.tokid.stop()
+        self.llama.kill()
+        os.system(f"{make} --size tiny --seed 2 {model}")
+        self.llama.start()
+        self.start_toki("again", self.tokid.data_dir)
+        answer, headers = self.chat(talk)
+        self.assertEqual(answer["timings"]["cache_n"], 0)
+        self.assertNotEqual(headers["x-toki-source"], "disk")
+        self.assertEqual(self.tokid.stats()["restores_total"], 0)
+
+    def test_a_cold_prefix_is_computed_once_for_all_that_want_it(self):
+        self.start(slots=4)
+        warm = self.conversation("warm", 800)
+        self.chat(warm)  # so that the rate is known
+        before = self.tokid.stats()
+        system = {"role": "system", "content": words(900, "cold prefix")}
+        bodies = [[system, {"role": "user", "content": words(20, f"q{i}")}] for i in range(4)]
+        answers = harness.in_parallel([lambda body=body: self.chat(body) for body in bodies])
+        computed = sum(answer["timings"]["prompt_n"] for answer, _ in answers)
+        stats = self.tokid.stats()
+        led = stats["leads_total"] - before["leads_total"]
+        # Where a prefill is too short to be led, everyone computes; the figures say which it was.
+        if led:
+            self.assertLess(stats["computed_tokens_total"] - before["computed_tokens_total"], 2500)
+        self.assertGreater(computed, 0)
+
+    def test_saves_that_fail_cost_nobody_an_answer(self):  # B45
+        self.start(slots=1)
+        os.chmod(self.slot_dir, 0o500)
+        os.rename(self.slot_dir, self.slot_dir + "-gone")
+        for i in range(6):
+            answer, _ = self.chat(self.conversation(f"no folder {i}", 100))
+            self.assertTrue(answer["choices"])
+        stats = self.tokid.stats()
+        self.assertLessEqual(stats["save_failures_total"], 3)
+        self.assertEqual(stats["requests_completed"], 6)
+
+
+if __name__ == "__main__":
+    harness.main()
