@@ -171,6 +171,17 @@ struct Daemon {
     all.index_queued = kept.queued;
     all.index_bytes = kept.bytes;
     all.index_log_bytes = kept.log_bytes;
+    if (kv) {
+      const toki::KvStoreStats stored = kv->stats();
+      all.kv_segments = stored.segments;
+      all.kv_bytes = stored.bytes;
+      all.kv_tokens = stored.tokens;
+      all.kv_prompt_tokens = stored.prompt_tokens;
+      all.kv_evicted_total = stored.evicted_total;
+      all.kv_quarantined_total = stored.quarantined_total;
+      all.kv_failed_total = stored.failed_total;
+      all.kv_writable = stored.writable ? 1 : 0;
+    }
     return all;
   }
 

@@ -65,7 +65,7 @@ Page slots_page(const toki::Engine& engine) {
 
 constexpr std::size_t kEntriesShown = 1000;
 
-Page entries_page(const toki::Engine& engine, const toki::Stats& stats) {
+Page entries_page(const toki::Engine& engine) {
   std::string rows;
   for (const toki::PromptInfo& prompt : engine.prompts(kEntriesShown)) {
     rows +=
@@ -73,7 +73,8 @@ Page entries_page(const toki::Engine& engine, const toki::Stats& stats) {
                     rows.empty() ? "" : ",", prompt.id, prompt.tokens, prompt.use,
                     prompt.last_used_ms, to_string(prompt.embedding));
   }
-  return {.body = fmt::format("{{\"total\":{},\"entries\":[{}]}}\n", stats.prompts_known, rows)};
+  return {.body = fmt::format("{{\"total\":{},\"entries\":[{}]}}\n", engine.stats().prompts_known,
+                              rows)};
 }
 
 Page health_page(toki::http::BackendMonitor::State state) {
@@ -96,7 +97,7 @@ bool is_lookup(std::string_view method, std::string_view target) {
 }
 
 std::optional<Page> own_page(std::string_view method, std::string_view target,
-                             const toki::Engine& engine, const toki::Stats& stats,
+                             const toki::Engine& engine, const std::function<toki::Stats()>& stats,
                              toki::http::BackendMonitor::State state) {
   const std::string_view path = target.substr(0, target.find('?'));
   if (path != "/metrics" && path != "/toki" && !path.starts_with("/toki/")) {
@@ -112,19 +113,19 @@ std::optional<Page> own_page(std::string_view method, std::string_view target,
     return error_page(405, "this page only answers GET");
   }
   if (path == "/metrics") {
-    return metrics_page(stats);
+    return metrics_page(stats());
   }
   if (path == "/toki/health") {
     return health_page(state);
   }
   if (path == "/toki/stats") {
-    return stats_page(stats);
+    return stats_page(stats());
   }
   if (path == "/toki/slots") {
     return slots_page(engine);
   }
   if (path == "/toki/entries") {
-    return entries_page(engine, stats);
+    return entries_page(engine);
   }
   return error_page(404, "tokid has no such page");
 }

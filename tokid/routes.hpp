@@ -5,6 +5,7 @@
 #include <toki/http/backend_monitor.hpp>
 #include <toki/stats.hpp>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,7 +22,7 @@ struct Page {
 /// Unknown paths below /toki/ are 404, other methods than
 /// GET and HEAD 405.
 std::optional<Page> own_page(std::string_view method, std::string_view target,
-                             const toki::Engine& engine, const toki::Stats& stats,
+                             const toki::Engine& engine, const std::function<toki::Stats()>& stats,
                              toki::http::BackendMonitor::State state);
 
 bool is_lookup(std::string_view method, std::string_view target);

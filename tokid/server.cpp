@@ -216,8 +216,11 @@ asio::awaitable<bool> Server::one_request(Session& session) {
       .fields = parser.chunked() ? &fields : &head,
       .body = head.body(),
       .has_body = parser.chunked() || parser.content_length().has_value()};
-  toki::Stats stats = stats_();
-  stats.connections = sessions_.size();
+  const auto stats = [this] {
+    toki::Stats all = stats_();
+    all.connections = sessions_.size();
+    return all;
+  };
   if (const auto page =
           own_page(request.method, request.target, engine_, stats, monitor_.state())) {
     co_await answer.whole(page->status, page->content_type, page->body);

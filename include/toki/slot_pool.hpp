@@ -39,6 +39,7 @@ struct Slot {
   std::uint64_t unknown_tail = 0;  ///< generated tokens behind `tokens`, of unknown ids
   std::uint64_t turn_start = 0;    ///< of `tokens`, those that the last request found here
   bool open_end = false;           ///< how many tokens follow `tokens` is not certain
+  bool surrogate = false;          ///< `tokens` only stand for what it holds: it cannot be saved
   bool leased = false;             ///< a ticket has it
   bool fenced = false;       ///< stopped answering: gets no work until the backend says it is idle
   std::uint64_t floor = 0;   ///< a prompt that shares fewer tokens must find it erased: what was
@@ -78,6 +79,7 @@ class TOKI_EXPORT SlotPool {
   void hold(std::size_t index, const Scope& scope, Tokens tokens, std::uint64_t unknown_tail,
             std::uint64_t turn_start, bool open_end = false);
   void set_floor(std::size_t index, std::uint64_t tokens);
+  void set_surrogate(std::size_t index, bool on);
   void set_empty(std::size_t index);
   void set_unknown(std::size_t index);
   void erase_before_use(std::size_t index);

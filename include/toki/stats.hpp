@@ -55,6 +55,9 @@ struct Stats {
   std::uint64_t saves_total = 0, save_failures_total = 0, restores_total = 0,
                 restore_failures_total = 0, copies_total = 0, restored_tokens_total = 0;
   std::uint64_t leads_total = 0;
+  std::uint64_t kv_segments = 0, kv_bytes = 0, kv_tokens = 0, kv_prompt_tokens = 0,
+                kv_evicted_total = 0, kv_quarantined_total = 0, kv_failed_total = 0,
+                kv_writable = 0;
   std::uint64_t can_save = 0, can_cut = 0, can_rewind = 0;
   double prefill_ms_per_token = 0;
   std::uint64_t connections = 0, backend_ready = 0, pinning = 0, own_cache = 0;
@@ -67,7 +70,7 @@ struct StatRow {
   bool counter;
   double value;
 };
-inline constexpr std::size_t kStatRows = 73;
+inline constexpr std::size_t kStatRows = 81;
 
 /// All of `stats` in a fixed order. `rows` must have room for kStatRows; returns how many were
 /// written.

@@ -63,6 +63,7 @@ SlotView Engine::Impl::view_of(std::uint32_t index) const {
   view.empty = slot.content == SlotContent::empty;
   view.held = slot.tokens.size() + slot.unknown_tail;
   view.known = slot.tokens.size();
+  view.savable = slot.content == SlotContent::known && !slot.surrogate && !slot.tokens.empty();
   view.turn_start = slot.turn_start;
   view.stored = slot.content == SlotContent::known ? stored(slot.scope, slot.tokens) : 0;
   return view;
@@ -83,6 +84,7 @@ std::vector<SlotView> Engine::Impl::view(const Query& query) const {
       view.busy = !slot.fenced;
       view.common = common_prefix(user->tokens, query.tokens);
       view.held = view.known = user->tokens.size();
+      view.savable = !user->surrogate;
       view.turn_start = user->common;
       const double taken = milliseconds(now - slot.leased_at);
       view.remaining_ms = service_ms > 0 ? std::max(service_ms - taken, service_ms / 4) : -1;
@@ -390,6 +392,7 @@ void Engine::set_abilities(const StateAbilities& abilities) {
   const std::lock_guard lock(impl_->mutex);
   impl_->abilities = abilities;
   impl_->save_failures = 0;
+  impl_->saves_paused_until = {};
 }
 
 void Engine::use_store(StoreLookup lookup) {

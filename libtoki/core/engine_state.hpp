@@ -91,6 +91,7 @@ struct Engine::Impl {
   Pace save{.fixed = 5, .per_token = 0.02};  // until measured
   Pace restore{.fixed = 5, .per_token = 0.02};
   std::uint32_t save_failures = 0;  // in a row
+  std::chrono::steady_clock::time_point saves_paused_until{};
   std::uint64_t files = 0;
   std::uint64_t epoch = 0;
   double own_cache_trust = 1.0;  // share of what was hoped for that the backend's cache delivered
@@ -125,7 +126,9 @@ struct Engine::Impl {
   bool trusts_own_cache() const { return facts.own_cache && own_cache_trust >= kMinOwnCacheTrust; }
   std::string file_name() { return "toki-" + std::to_string(++files) + ".bin"; }
   PlanWorld world() const;
-  bool saves() const { return abilities.saves && store != nullptr; }
+  bool saves() const {
+    return abilities.saves && store != nullptr && clock() >= saves_paused_until;
+  }
   std::uint64_t stored(const Scope& scope, TokenSpan tokens) const {
     return saves() ? store(scope, tokens).tokens : 0;
   }

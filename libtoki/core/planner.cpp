@@ -100,7 +100,7 @@ Option take_over(const SlotView& slot, std::uint64_t had, const PlanQuery& query
       prefill(query.prompt - had, world) * static_cast<double>(1 + world.prefilling);
   Option option{.slot = &slot, .had = had};
   option.ms = compute + weight * back(slot, kept, slot.stored, world);
-  if (world.saves && slot.known > 0 && slot.held > slot.stored && weight > 0) {
+  if (world.saves && slot.savable && slot.held > slot.stored && weight > 0) {
     const double saved =
         compute + saving(slot, world, busy) + weight * back(slot, kept, slot.held, world);
     if (saved < option.ms) {
@@ -121,7 +121,7 @@ Origin best_origin(std::span<const SlotView> slots, const PlanQuery& query, cons
   best.ms = world.restore.of(best.tokens);
   for (const SlotView& slot : slots) {
     const std::uint64_t tokens = reusable(slot.common, query);
-    if (!world.copies || !slot.idle || tokens < best.tokens + kMinGain) {
+    if (!world.copies || !slot.idle || !slot.savable || tokens < best.tokens + kMinGain) {
       continue;
     }
     const double ms = saving(slot, world, busy) + world.restore.of(tokens);
@@ -186,7 +186,8 @@ double wait_cost(double expected_ms, const PlanQuery& query) {
 double copy_cost(const SlotView& slot, const PlanQuery& query, const PlanWorld& world) {
   const bool leads = slot.lead_ms >= 0;
   const double wait = leads ? slot.lead_ms : slot.remaining_ms + world.save.of(slot.held);
-  if (!world.copies || (!leads && slot.remaining_ms < 0) || wait > query.lead_patience_ms) {
+  if (!world.copies || !slot.savable || (!leads && slot.remaining_ms < 0) ||
+      wait > query.lead_patience_ms) {
     return kNever;
   }
   const std::uint64_t had = reusable(slot.common, query);
@@ -212,7 +213,7 @@ double best_wait(std::span<const SlotView> slots, const PlanQuery& query, const 
 }  // namespace
 
 bool worth_saving(const SlotView& slot, const PlanWorld& world) {
-  return world.saves && slot.idle && slot.known > 0 && slot.held >= slot.stored + kMinGain &&
+  return world.saves && slot.idle && slot.savable && slot.held >= slot.stored + kMinGain &&
          world.save.of(slot.held) < prefill(slot.held - slot.stored, world);
 }
 

@@ -98,11 +98,16 @@ void SlotPool::hold(std::size_t index, const Scope& scope, Tokens tokens,
   slot.unknown_tail = unknown_tail;
   slot.turn_start = turn_start;
   slot.open_end = open_end;
+  slot.surrogate = false;
   slot.erase_first = false;
 }
 
 void SlotPool::set_floor(std::size_t index, std::uint64_t tokens) {
   at(index).floor = tokens;
+}
+
+void SlotPool::set_surrogate(std::size_t index, bool on) {
+  at(index).surrogate = on;
 }
 
 void SlotPool::set_empty(std::size_t index) {

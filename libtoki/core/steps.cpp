@@ -15,8 +15,9 @@ namespace toki {
 namespace {
 
 constexpr double kLeadMs = 300;  // a shorter prefill is not worth a call of its own
-constexpr std::uint32_t kMaxSaveFailures =
-    3;  // in a row; then nothing is saved until the next trial
+// So many failures in a row (a full disk, say), and nothing is saved or restored for a while.
+constexpr std::uint32_t kMaxSaveFailures = 3;
+constexpr std::chrono::seconds kPause{60};
 
 void learn(Pace& pace, std::uint64_t tokens, double ms) {
   if (ms > pace.fixed && tokens > 0) {
@@ -96,9 +97,11 @@ void Engine::Impl::saved(Ticket::Impl& ticket, const Step& step, StepReport repo
   ticket.leads = ticket.leads && ticket.slot != slot;
   if (report.error) {
     ++stats.save_failures_total;
-    const bool never = report.error->code == Errc::unsupported;
-    if (never || ++save_failures >= kMaxSaveFailures) {
+    if (report.error->code == Errc::unsupported) {
       abilities.saves = false;
+    } else if (++save_failures >= kMaxSaveFailures) {
+      save_failures = 0;
+      saves_paused_until = clock() + kPause;
     }
     return;
   }

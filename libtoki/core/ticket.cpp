@@ -194,13 +194,16 @@ void Engine::Impl::settle_content(Ticket::Impl& ticket, const Outcome& outcome,
       pool.hold(i, ticket.scope, std::move(held),
                 told > 0 ? 0 : std::max<std::uint64_t>(outcome.generated_tokens, 1) - 1,
                 ticket.common);
+      pool.set_surrogate(i, ticket.surrogate);
     } else if (exact && cancelled && outcome.computed) {
       pool.hold(i, ticket.scope, ticket.tokens,
                 std::max<std::uint64_t>(outcome.generated_tokens, 1), ticket.common, true);
+      pool.set_surrogate(i, ticket.surrogate);
     } else if (exact && cancelled && ticket.slot && ticket.common > 0 && !facts.own_cache) {
       // Whether or not the backend had begun, what both had in common is still there.
       ticket.tokens.resize(ticket.common);
       pool.hold(i, ticket.scope, std::move(ticket.tokens), 1, 0, true);
+      pool.set_surrogate(i, ticket.surrogate);
     } else {
       pool.set_unknown(i);
       foreign = true;

@@ -47,6 +47,9 @@ const std::vector<std::string> kCounters = {"requests_total",
                                             "restored_tokens_total",
                                             "copies_total",
                                             "leads_total",
+                                            "kv_evicted_total",
+                                            "kv_quarantined_total",
+                                            "kv_failed_total",
                                             "similar_searches_total",
                                             "similar_gained_tokens_total",
                                             "embeddings_total",
@@ -82,7 +85,12 @@ const std::vector<std::string> kGauges = {"slots_total",
                                           "index_log_bytes",
                                           "can_save",
                                           "can_cut",
-                                          "can_rewind"};
+                                          "can_rewind",
+                                          "kv_segments",
+                                          "kv_bytes",
+                                          "kv_tokens",
+                                          "kv_prompt_tokens",
+                                          "kv_writable"};
 
 // Samples of a Prometheus text page; REQUIREs that every line makes sense.
 std::map<std::string, double> samples(const std::string& page,

@@ -283,7 +283,7 @@ TEST_CASE("steps: saving is given up for good when it is not supported") {  // B
   CHECK(b.run(range(9000, 400)).empty());
 }
 
-TEST_CASE("steps: saving is given up after three failures in a row, until the next trial") {
+TEST_CASE("steps: saving pauses for a minute after three failures in a row") {
   Bench b(1);
   for (Token i = 0; i < 4; ++i) {
     auto ticket = b.begin(range(10000 * (i + 1), 400));
@@ -294,8 +294,19 @@ TEST_CASE("steps: saving is given up after three failures in a row, until the ne
   }
   CHECK(b.engine.stats().save_failures_total == 3);
   CHECK(b.engine.stats().can_save == 0);
-  b.engine.set_abilities({.saves = true, .cuts = true});
+  b.now += std::chrono::seconds(61);
+  CHECK(b.engine.stats().can_save == 1);
   CHECK(b.run(kB) == std::vector{Kind::save});
+}
+
+TEST_CASE("steps: what only stands for a slot's content is not saved") {
+  Bench b(1);
+  Query query{.scope = kScope, .tokens = kA};
+  query.surrogate = true;
+  auto ticket = b.engine.begin(query);
+  b.finish(std::move(*ticket), kA);
+  CHECK_FALSE(b.engine.begin_chore());
+  CHECK(b.run(kB).empty());
 }
 
 TEST_CASE("steps: a restart of the backend in between ends them") {

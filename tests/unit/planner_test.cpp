@@ -163,3 +163,78 @@ TEST_CASE(
   CHECK(p.slot == 0);
   CHECK(p.predicted == 1003);
 }
+
+namespace {
+
+PlanWorld with_store() {
+  PlanWorld world = kWorld;
+  world.saves = world.copies = true;
+  world.save = world.restore = {.fixed = 5, .per_token = 0.02};
+  return world;
+}
+
+SlotView savable(SlotView slot, std::uint64_t stored = 0) {
+  slot.savable = true;
+  slot.stored = stored;
+  return slot;
+}
+
+}  // namespace
+
+TEST_CASE("plan: a stored prefix is restored where it is cheaper than computing it") {
+  const Plan p = decide({empty(0)}, {.prompt = 1000, .stored = 900}, with_store());
+  CHECK(p.restore == 900);
+  CHECK(p.predicted == 900);
+  CHECK(p.reason == Reason::restored);
+  CHECK(decide({empty(0)}, {.prompt = 1000, .stored = 900}).restore == 0);  // no ability
+  CHECK(decide({empty(0)}, {.prompt = 1000, .stored = 20}, with_store()).restore == 0);
+  PlanWorld slow = with_store();
+  slow.restore.per_token = 2;  // slower than computing
+  CHECK(decide({empty(0)}, {.prompt = 1000, .stored = 900}, slow).restore == 0);
+}
+
+TEST_CASE("plan: what the slot holds already is not restored") {
+  const Plan p =
+      decide({savable(holding(0, 900, 900, 1))}, {.prompt = 1000, .stored = 900}, with_store());
+  CHECK(p.restore == 0);
+  CHECK(p.predicted == 900);
+}
+
+TEST_CASE("plan: a conversation is saved before it is displaced, once") {
+  const SlotView other = holding(0, 0, 2000, 100);
+  CHECK(decide({savable(other)}, {.prompt = 500}, with_store()).save);
+  CHECK_FALSE(decide({savable(other, 2010)}, {.prompt = 500}, with_store()).save);
+  CHECK_FALSE(decide({other}, {.prompt = 500}, with_store()).save);  // its state is not what we say
+  CHECK_FALSE(decide({savable(holding(0, 400, 400, 100))}, {.prompt = 500}, with_store()).save);
+}
+
+TEST_CASE("plan: a shared beginning is copied into another slot, and its owner stays") {
+  const Plan p =
+      decide({savable(holding(0, 800, 1500, 100)), empty(1)}, {.prompt = 900}, with_store());
+  CHECK(p.slot == 1);
+  CHECK(p.copied == 0U);
+  CHECK(p.restore == 800);
+  CHECK_FALSE(p.save);
+}
+
+TEST_CASE("plan: a prefix that another computes now is waited for, within patience") {
+  SlotView leader = savable(busy(0, 900, 950));
+  leader.lead_ms = 600;
+  PlanWorld world = with_store();
+  world.prefilling = 1;
+  CHECK(decide({leader, empty(1)}, {.prompt = 1000, .lead_patience_ms = 5000}, world).action ==
+        Action::wait);
+  CHECK(decide({leader, empty(1)}, {.prompt = 1000, .lead_patience_ms = 500}, world).action ==
+        Action::run);
+  leader.lead_ms = 4000;  // longer than computing it twice
+  CHECK(decide({leader, empty(1)}, {.prompt = 1000, .lead_patience_ms = 5000}, world).action ==
+        Action::run);
+}
+
+TEST_CASE("plan: in idle time only what is not stored and dear to compute is saved") {
+  CHECK(worth_saving(savable(holding(0, 0, 1000, 1)), with_store()));
+  CHECK_FALSE(worth_saving(savable(holding(0, 0, 1000, 1), 1000), with_store()));
+  CHECK_FALSE(worth_saving(holding(0, 0, 1000, 1), with_store()));
+  CHECK_FALSE(worth_saving(savable(busy(0, 0, 1000)), with_store()));
+  CHECK_FALSE(worth_saving(savable(holding(0, 0, 1000, 1)), kWorld));
+}
