@@ -131,7 +131,7 @@ struct Daemon {
       engine.use_store([this](const toki::Scope& scope, toki::TokenSpan tokens) {
         return kv->match(scope, tokens);
       });
-      housekeeper.emplace(io.get_executor(), engine, backend, *worker);
+      housekeeper.emplace(io.get_executor(), engine, backend, *worker, log_line);
     }
     engine.on_prompt_change([this](toki::PromptChange change) { keep(std::move(change)); });
   }

@@ -318,8 +318,8 @@ class TOKI_EXPORT Engine {
   /// A ticket to save an idle slot whose content is worth it; unless `while_busy`, only while no
   /// request runs. Run its steps, then dismiss it. Errc::not_found: nothing is to be done.
   Result<Ticket> begin_chore(bool while_busy = false);
-  /// Something changed what the slots' content means (for example adapters): forget it.
-  void forget_residency();
+  /// The slots' content is not what we think. `erase`: nor may it be reused (other adapters made it).
+  void forget_residency(bool erase = false);
 
   std::vector<std::uint32_t> fenced() const;
   /// The backend says the slot is idle again.

@@ -151,7 +151,8 @@ PlanWorld Engine::Impl::world() const {
       .tick = pool.tick(),
       .prefill_ms_per_token = prefill_rate(),
       .prefilling = static_cast<std::size_t>(std::count_if(lessee.begin(), lessee.end(), prefills)),
-      .own_cache_trust = facts.own_cache ? own_cache_trust : 0,
+      .own_cache_trust = facts.own_cache && !saves() ? own_cache_trust : 0,  // ours is exact
+      .restores = abilities.saves && store != nullptr,
       .saves = saves(),
       .copies = saves() && abilities.cuts,
       .save = save,
@@ -195,7 +196,6 @@ void Engine::Impl::reset_slots(std::size_t slots, SlotContent content) {
 
 void Engine::Impl::drop_contents(SlotContent content) {
   ++epoch;
-  abilities = {};
   known.forget_computed();
   foreign = content != SlotContent::empty;
   own_cache_trust = 1.0;
@@ -378,6 +378,7 @@ void Engine::backend_restarted() {
   {
     const std::lock_guard lock(impl_->mutex);
     ++impl_->stats.upstream_restarts_total;
+    impl_->abilities = {};  // until the next trial
     impl_->drop_contents(SlotContent::empty);
   }
   impl_->notify();
@@ -405,9 +406,12 @@ void Engine::set_pinning(bool on) {
   impl_->facts.pinning = on;
 }
 
-void Engine::forget_residency() {
+void Engine::forget_residency(bool erase) {
   const std::lock_guard lock(impl_->mutex);
   impl_->drop_contents(SlotContent::unknown);
+  for (std::uint32_t i = 0; erase && i < impl_->pool.size(); ++i) {
+    impl_->pool.erase_before_use(i);
+  }
 }
 
 std::vector<std::uint32_t> Engine::fenced() const {

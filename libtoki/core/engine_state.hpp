@@ -83,6 +83,7 @@ struct Engine::Impl {
   bool tree_overflowed = false;  // it had to forget something
   KnownPrompts known;
   std::uint64_t next_prompt = 0;
+  std::uint64_t first_prompt = 0;
   SlotPool pool{0};
   std::vector<const Ticket::Impl*> lessee;  // per slot; null when free
   BackendFacts facts;
@@ -110,7 +111,8 @@ struct Engine::Impl {
         wall(std::move(w)),
         tree(o.tree),
         known({.prompts = o.max_prompts, .bytes = o.max_prompt_bytes}),
-        next_prompt(static_cast<std::uint64_t>(now_ms()) * 1024 + 1) {}
+        next_prompt(static_cast<std::uint64_t>(now_ms()) * 1024 + 1),
+        first_prompt(next_prompt) {}
 
   std::int64_t now_ms() const { return wall ? wall() : 0; }
   bool good(std::uint64_t common, TokenSpan tokens) const {
@@ -124,13 +126,16 @@ struct Engine::Impl {
   std::vector<PromptChange> remember(const Ticket::Impl& ticket, const Embedding& hash);
   double prefill_rate() const { return prefill_ms > 0 ? prefill_ms : options.prefill_ms_per_token; }
   bool trusts_own_cache() const { return facts.own_cache && own_cache_trust >= kMinOwnCacheTrust; }
-  std::string file_name() { return "toki-" + std::to_string(++files) + ".bin"; }
+  // No two processes have the same names in one folder.
+  std::string file_name() {
+    return "toki-" + std::to_string(first_prompt) + "-" + std::to_string(++files) + ".bin";
+  }
   PlanWorld world() const;
   bool saves() const {
     return abilities.saves && store != nullptr && clock() >= saves_paused_until;
   }
   std::uint64_t stored(const Scope& scope, TokenSpan tokens) const {
-    return saves() ? store(scope, tokens).tokens : 0;
+    return abilities.saves && store != nullptr ? store(scope, tokens).tokens : 0;
   }
   SlotView view_of(std::uint32_t slot) const;
   void note_waiter(const Query& query);

@@ -114,7 +114,7 @@ Option take_over(const SlotView& slot, std::uint64_t had, const PlanQuery& query
 // The best place outside of the slot itself to take the prompt's beginning from.
 Origin best_origin(std::span<const SlotView> slots, const PlanQuery& query, const PlanWorld& world,
                    std::size_t busy) {
-  if (!world.saves) {
+  if (!world.restores) {
     return {};
   }
   Origin best{.tokens = reusable(query.stored, query)};

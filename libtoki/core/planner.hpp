@@ -60,7 +60,8 @@ struct PlanWorld {
   double prefill_ms_per_token = 1.0;
   std::size_t prefilling = 0;  // long prompts that are computed now: they share the machine
   double own_cache_trust = 0;  // 0: the backend has no cache of its own; 1: it always delivered
-  bool saves = false;          // a slot's state can be saved, and restored into another
+  bool restores = false;       // what the store holds can be restored into a slot
+  bool saves = false;          // and a slot's state can be saved
   bool copies = false;         // and what another slot holds beyond the prefix does no harm
   Pace save{};                 // what each costs; a save holds up every slot
   Pace restore{};

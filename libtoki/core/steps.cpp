@@ -230,6 +230,15 @@ void Ticket::step_done(StepReport report) {
   {
     const std::lock_guard lock(engine->mutex);
     impl_->step_begun = false;
+    const bool left = report.error && report.error->code == Errc::cancelled &&
+                      impl_->steps.front().kind != Step::Kind::erase;
+    if (left && impl_->epoch == engine->epoch) {
+      engine->broken_off(*impl_);  // its client is gone: that is nobody's failure
+    }
+    if (left) {
+      impl_->steps.clear();
+      return;
+    }
     const Step step = std::move(impl_->steps.front());
     impl_->steps.erase(impl_->steps.begin());
     if (impl_->epoch != engine->epoch || step.slot.index >= engine->pool.size()) {

@@ -44,6 +44,15 @@ void BackendMonitor::say(LogLevel level, std::string_view text) const {
   }
 }
 
+void BackendMonitor::adapters_changed() {
+  engine_.forget_residency(true);
+  engine_.set_abilities({});
+  needs_trial_ = true;
+  state_ = State::trying;
+  say(LogLevel::info, "other adapters: nothing that was computed before is reused");
+  poke();
+}
+
 void BackendMonitor::poke() {
   timer_.cancel();
 }

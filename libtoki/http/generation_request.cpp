@@ -28,22 +28,6 @@ std::uint32_t answers(const JsonField* field) {
   return ec == std::errc{} && value > 1 ? static_cast<std::uint32_t>(std::min(value, 256.0)) : 1;
 }
 
-// As the server reads it: without what follows `?` or `#`, and percent-decoded.
-std::string decoded_path(std::string_view target) {
-  std::string path;
-  target = target.substr(0, target.find_first_of("?#"));
-  for (std::size_t i = 0; i < target.size(); ++i) {
-    unsigned value = 0;
-    const bool escaped =
-        target[i] == '%' && i + 2 < target.size() &&
-        std::from_chars(target.data() + i + 1, target.data() + i + 3, value, 16).ptr ==
-            target.data() + i + 3;
-    path += escaped ? static_cast<char>(value) : target[i];
-    i += escaped ? 2U : 0U;
-  }
-  return path;
-}
-
 bool is_true(const JsonField* field) {
   return field != nullptr && field->value == "true";
 }
@@ -96,6 +80,21 @@ std::optional<Refusal> read_slot(const Body& body, std::size_t slots, Generation
 }
 
 }  // namespace
+
+std::string decoded_path(std::string_view target) {
+  std::string path;
+  target = target.substr(0, target.find_first_of("?#"));
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    unsigned value = 0;
+    const bool escaped =
+        target[i] == '%' && i + 2 < target.size() &&
+        std::from_chars(target.data() + i + 1, target.data() + i + 3, value, 16).ptr ==
+            target.data() + i + 3;
+    path += escaped ? static_cast<char>(value) : target[i];
+    i += escaped ? 2U : 0U;
+  }
+  return path;
+}
 
 Endpoint endpoint_of(std::string_view method, std::string_view target) {
   if (method != "POST") {

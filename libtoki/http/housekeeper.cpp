@@ -19,8 +19,21 @@ constexpr int kMaintainLooks = 240;  // once a minute
 }  // namespace
 
 Housekeeper::Housekeeper(const asio::any_io_executor& executor, Engine& engine,
-                         LlamaServerBackend& backend, StoreWorker& store)
-    : engine_(engine), backend_(backend), store_(store), timer_(executor) {}
+                         LlamaServerBackend& backend, StoreWorker& store, LogSink log)
+    : engine_(engine), backend_(backend), store_(store), log_(std::move(log)), timer_(executor) {}
+
+// Saving may stop and begin again by itself: that is said.
+void Housekeeper::watch() {
+  const Stats stats = engine_.stats();
+  const bool saves = stats.can_save != 0;
+  if (saves_ && !saves && log_) {
+    log_(LogLevel::warn, "slot states are not saved for now; save_failures_total is " +
+                             std::to_string(stats.save_failures_total));
+  } else if (!saves_ && saves && log_ && stats.save_failures_total > 0) {
+    log_(LogLevel::info, "slot states are saved again");
+  }
+  saves_ = saves;
+}
 
 asio::awaitable<bool> Housekeeper::save_one(bool while_busy) {
   auto chore = engine_.begin_chore(while_busy);
@@ -37,6 +50,7 @@ asio::awaitable<void> Housekeeper::run() {
   for (int look = 1;; ++look) {
     timer_.expires_after(kLook);
     co_await timer_.async_wait(asio::use_awaitable);
+    watch();
     idle = engine_.idle_slots() == engine_.slots() ? idle + 1 : 0;
     if (idle >= kIdleLooks) {
       while (co_await save_one(false)) {

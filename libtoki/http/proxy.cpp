@@ -363,11 +363,14 @@ asio::awaitable<void> Proxy::pass(const ClientRequest& request, AnswerWriter& an
   } else if (std::get<0>(ended)) {
     report.ending = result.end == RelayResult::End::completed ? "passed" : "failed";
   }
-  const bool changes_slots =
-      request.method == "POST" &&
-      (request.target.starts_with("/lora-adapters") || request.target.starts_with("/slots/"));
-  if (changes_slots && result.status == 200) {
-    engine_.forget_residency();  // their content was changed, or made with other adapters
+  if (request.method != "POST" || result.status != 200) {
+    co_return;
+  }
+  const std::string path = decoded_path(request.target);
+  if (path == "/lora-adapters") {
+    monitor_.adapters_changed();  // what slots and store hold was made with others
+  } else if (path.starts_with("/slots/")) {
+    engine_.forget_residency();
   }
 }
 

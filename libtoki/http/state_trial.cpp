@@ -33,9 +33,11 @@ struct Bench {
   SlotId first{.index = 0};
   SlotId other{};
   Tokens prompt;
+  std::int64_t run = std::chrono::system_clock::now().time_since_epoch().count();
   int files = 0;
 
-  std::string next_file() { return fmt::format("toki-trial-{}.bin", ++files); }
+  // No two processes have the same names in one folder.
+  std::string next_file() { return fmt::format("toki-trial-{}-{}.bin", run, ++files); }
 };
 
 Tokens joined(TokenSpan tokens, TokenSpan more) {

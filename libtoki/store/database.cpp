@@ -143,6 +143,9 @@ std::unique_ptr<SQLite::Database> open_database(const DatabaseOptions& options) 
   if (made) {
     ::chmod(options.path.c_str(), 0600);  // an empty file may have lain there
   }
+  if (options.exclusive) {
+    database->exec("PRAGMA locking_mode=EXCLUSIVE");
+  }
   if (database->execAndGet("PRAGMA journal_mode=WAL").getString() != "wal") {
     throw SQLite::Exception("its file system has no shared memory for the log", SQLITE_CANTOPEN);
   }

@@ -20,6 +20,8 @@ struct DatabaseOptions {
   std::string vfs;                ///< empty: SQLite's own
   std::int32_t application = 0;   ///< PRAGMA application_id
   std::int32_t version = 0;       ///< PRAGMA user_version
+  bool exclusive = false;         ///< no other connection, and no shared memory file that others
+                                  ///< could cut under us
   const char* schema = "";        ///< statements that make a new database
   std::uint64_t usual_log_bytes;  ///< the log is started over at this size, readers permitting
 };

@@ -26,6 +26,7 @@ SegmentCatalogue::SegmentCatalogue(const std::string& path, const std::string& v
                                .vfs = vfs,
                                .application = kApplication,
                                .version = kVersion,
+                               .exclusive = true,
                                .schema = kSchema,
                                .usual_log_bytes = kUsualLogBytes})) {}
 

@@ -97,6 +97,24 @@ TEST_CASE("a slot action through toki makes it forget what the slots hold") {
   known.still_true();
 }
 
+TEST_CASE("after an adapter change nothing that was computed before is reused") {  // B69
+  Rig rig;
+  rig.up.on_request([](const LoggedRequest& request, Connection& connection) {
+    return request.method == "POST" && request.path.ends_with("adapters") &&
+           connection.respond(200, R"({"success":true})");
+  });
+  const std::string body = cc({S(W(300)), M("q")});
+  for (const char* path : {"/lora-adapters", "/lora%2Dadapters"}) {
+    rig.chat(body);
+    CHECK(rig.chat(body).cache_n > 300);
+    CHECK(post_json(rig.port(), path, R"([{"id":0,"scale":0.5}])").status == 200);
+    const Answer after = rig.chat(body);
+    CHECK(after.reused == 0);
+    CHECK(after.cache_n == 0);
+  }
+  CHECK(rig.tokid.stat("integrity_faults_total") == 0);
+}
+
 TEST_CASE("an adapter change that the upstream refuses forgets nothing") {
   Rig rig;
   rig.chat(cc({S(words("known", 300)), M("q")}));

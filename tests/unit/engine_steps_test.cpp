@@ -299,6 +299,50 @@ TEST_CASE("steps: saving pauses for a minute after three failures in a row") {
   CHECK(b.run(kB) == std::vector{Kind::save});
 }
 
+TEST_CASE("steps: while saving pauses, what is stored is restored all the same") {
+  Bench b(1);
+  b.stored.push_back(kA);
+  for (Token i = 0; i < 3; ++i) {
+    auto ticket = b.begin(range(10000 * (i + 1), 400));
+    while (ticket->next_step()) {
+      ticket->step_done({.error = Error{Errc::unavailable, "disk full"}});
+    }
+    b.finish(std::move(*ticket), range(10000 * (i + 1), 400));
+  }
+  auto ticket = b.begin(range(90000, 400));
+  while (ticket->next_step()) {
+    ticket->step_done({.error = Error{Errc::unavailable, "disk full"}});
+  }
+  b.finish(std::move(*ticket), range(90000, 400));
+  REQUIRE(b.engine.stats().can_save == 0);
+  CHECK(b.run(kA) == std::vector{Kind::restore});
+}
+
+TEST_CASE("steps: clients that leave during a save are nobody's failure") {
+  Bench b(1);
+  b.run(kA);
+  for (int i = 0; i < 5; ++i) {
+    auto ticket = b.begin(kB);
+    REQUIRE(ticket->next_step()->kind == Kind::save);
+    ticket->step_done({.error = Error{Errc::cancelled, "the call was given up"}});
+    CHECK(ticket->next_step() == nullptr);
+  }
+  CHECK(b.engine.stats().save_failures_total == 0);
+  CHECK(b.engine.stats().can_save == 1);
+  CHECK(b.begin(kA)->predicted() == 399);  // the slot is as it was
+}
+
+TEST_CASE("steps: forgetting the slots or a sleep takes no ability away, a restart does") {
+  Bench b(1);
+  b.engine.forget_residency();
+  b.engine.backend_slept();
+  CHECK(b.engine.stats().can_save == 1);
+  b.engine.forget_residency(true);
+  CHECK(b.begin(kA)->next_step()->kind == Kind::erase);
+  b.engine.backend_restarted();
+  CHECK(b.engine.stats().can_save == 0);
+}
+
 TEST_CASE("steps: what only stands for a slot's content is not saved") {
   Bench b(1);
   Query query{.scope = kScope, .tokens = kA};

@@ -168,7 +168,7 @@ namespace {
 
 PlanWorld with_store() {
   PlanWorld world = kWorld;
-  world.saves = world.copies = true;
+  world.restores = world.saves = world.copies = true;
   world.save = world.restore = {.fixed = 5, .per_token = 0.02};
   return world;
 }

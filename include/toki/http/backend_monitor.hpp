@@ -61,6 +61,9 @@ class TOKI_EXPORT BackendMonitor {
   boost::asio::awaitable<void> verify();
   /// Waits while the trial is under way, at most `limit`: what it finds is part of identity().
   boost::asio::awaitable<void> tried(Millis limit);
+  /// Other adapters are in force: slots are erased before they are used, and the trial is made again,
+  /// because with them it is another model.
+  void adapters_changed();
   /// Look at once instead of at the next interval.
   void poke();
   /// A prompt put together from remembered tokens was counted otherwise by the backend: nothing is

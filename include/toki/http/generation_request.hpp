@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -30,6 +31,10 @@ enum class Endpoint : std::uint8_t {
   responses,    ///< /v1/responses
   messages,     ///< /v1/messages: the server ignores id_slot there, so toki only counts it
 };
+
+/// The path of a raw target as the server reads it: without what follows `?` or `#`, and
+/// percent-decoded.
+TOKI_EXPORT std::string decoded_path(std::string_view target);
 
 /// By method and raw target, which may be percent-encoded; a query string does not matter.
 TOKI_EXPORT Endpoint endpoint_of(std::string_view method, std::string_view target);

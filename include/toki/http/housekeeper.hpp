@@ -12,6 +12,7 @@
 #include <toki/export.hpp>
 #include <toki/http/llama_server_backend.hpp>
 #include <toki/http/store_worker.hpp>
+#include <toki/log.hpp>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -23,7 +24,7 @@ namespace toki::http {
 class TOKI_EXPORT Housekeeper {
  public:
   Housekeeper(const boost::asio::any_io_executor& executor, Engine& engine,
-              LlamaServerBackend& backend, StoreWorker& store);
+              LlamaServerBackend& backend, StoreWorker& store, LogSink log);
 
   /// Runs until it is cancelled.
   boost::asio::awaitable<void> run();
@@ -35,7 +36,11 @@ class TOKI_EXPORT Housekeeper {
 
   Engine& engine_;
   LlamaServerBackend& backend_;
+  void watch();
+
   StoreWorker& store_;
+  LogSink log_;
+  bool saves_ = false;  // as it was last said in the log
   boost::asio::steady_timer timer_;
 };
 
