@@ -78,9 +78,9 @@ struct KvStore::Impl {
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
     ~Turn() {
-      const auto lines = std::exchange(impl_.lines, {});
+      const auto waiting = std::exchange(impl_.lines, {});
       lock_.unlock();
-      for (const std::string& line : lines) {
+      for (const std::string& line : waiting) {
         if (impl_.log) {
           impl_.log(LogLevel::warn, line);
         }
