@@ -53,10 +53,8 @@ void log_line(toki::LogLevel level, std::string_view text) {
 void log_request(const toki::http::RequestReport& r) {
   spdlog::info(
       "request method={} path={} status={} ending={} slot={} reason={} source={} class={} "
-      "prompt={} "
-      "available={} "
-      "predicted={} reused={} "
-      "generated={} render_ms={:.2f} queue_ms={:.2f} first_byte_ms={:.2f} total_ms={:.2f}{}{}{}",
+      "prompt={} available={} predicted={} reused={} generated={} "
+      "render_ms={:.2f} queue_ms={:.2f} first_byte_ms={:.2f} total_ms={:.2f}{}{}{}",
       r.method, r.path, r.status, r.ending, r.slot ? std::to_string(*r.slot) : "-",
       r.reason.empty() ? "-" : r.reason, r.source.empty() ? "-" : r.source,
       r.cache_class.empty() ? "-" : r.cache_class, r.prompt, r.available, r.predicted, r.reused,

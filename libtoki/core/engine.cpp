@@ -266,7 +266,8 @@ Result<Ticket> Engine::begin(const Query& query) {
   ticket->may_reuse = query.bypass != Reason::cache_prompt_false;
   ticket->started = impl_->clock();
   impl_->lease(*ticket, plan);
-  impl_->add_steps(*ticket, plan, query.followed && impl_->may_lead(query, plan));
+  impl_->add_steps(*ticket, plan,
+                   query.followed && impl_->may_lead(query) && impl_->lead_ms(query, plan) > 0);
   return Ticket(std::move(ticket));
 }
 
@@ -294,10 +295,10 @@ Lookup Engine::lookup(const Query& query) const {
 
 double Engine::lead_ms(const Query& query) const {
   const std::lock_guard lock(impl_->mutex);
-  const Plan plan = impl_->choose(query, impl_->search(query));
-  return plan.action == Plan::Action::run && impl_->may_lead(query, plan)
-             ? impl_->cold_ms(query, plan)
-             : 0;
+  if (!impl_->may_lead(query)) {
+    return 0;  // most prompts: they are not searched for twice
+  }
+  return impl_->lead_ms(query, impl_->choose(query, impl_->search(query)));
 }
 
 bool Engine::wants_embedding(const Scope& scope, TokenSpan tokens) const {

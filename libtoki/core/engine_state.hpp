@@ -85,7 +85,7 @@ struct Engine::Impl {
   std::uint64_t next_prompt = 0;
   std::uint64_t first_prompt = 0;
   SlotPool pool{0};
-  std::vector<const Ticket::Impl*> lessee;  // per slot; null when free
+  std::vector<Ticket::Impl*> lessee;  // per slot; null when free
   BackendFacts facts;
   StateAbilities abilities;
   StoreLookup store;
@@ -143,7 +143,8 @@ struct Engine::Impl {
   double cold_ms(const Query& query, const Plan& plan) const {
     return static_cast<double>(query.tokens.size() - plan.predicted) * prefill_rate();
   }
-  bool may_lead(const Query& query, const Plan& plan) const;
+  bool may_lead(const Query& query) const;
+  double lead_ms(const Query& query, const Plan& plan) const;
   void add_steps(Ticket::Impl& ticket, const Plan& plan, bool lead);
   void add_save(Ticket::Impl& ticket, std::uint32_t slot);
   void step_done(Ticket::Impl& ticket, const Step& step, StepReport report);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <utility>
 
 namespace toki {
@@ -129,7 +128,7 @@ KnownPrompts::Prompt* KnownPrompts::beginning_of(const Scope& scope, TokenSpan t
   const Key& key = *std::prev(after);
   const bool begins = *key.scope == scope && key.tokens.size() <= tokens.size() &&
                       common_prefix(key.tokens, tokens) == key.tokens.size();
-  return begins ? prompts_.at(key.prompt->record.id).get() : nullptr;
+  return begins ? key.prompt : nullptr;
 }
 
 // A known prompt that begins with `tokens`.
@@ -138,7 +137,7 @@ KnownPrompts::Prompt* KnownPrompts::going_on_from(const Scope& scope, TokenSpan 
   const bool begins = after != order_.end() && *after->scope == scope &&
                       after->tokens.size() >= tokens.size() &&
                       common_prefix(after->tokens, tokens) == tokens.size();
-  return begins ? prompts_.at(after->prompt->record.id).get() : nullptr;
+  return begins ? after->prompt : nullptr;
 }
 
 void KnownPrompts::touch(Prompt& prompt, std::int64_t now_ms) {
@@ -267,7 +266,7 @@ const PromptRecord* KnownPrompts::embed(std::uint64_t id, Embedding model) {
 
 void KnownPrompts::forget_computed() {
   for (const Key& key : computed_) {
-    prompts_.at(key.prompt->record.id)->computed = 0;
+    key.prompt->computed = 0;
   }
   computed_.clear();
 }

@@ -74,14 +74,14 @@ class KnownPrompts {
   struct Key {  // of a stored prompt, or of one that is asked for
     const Scope* scope;
     TokenSpan tokens;
-    const Prompt* prompt;
+    Prompt* prompt;
   };
   struct Before {
     bool operator()(const Key& a, const Key& b) const noexcept;
   };
   using Order = std::set<Key, Before>;
 
-  static Key key_of(const Prompt& prompt) {
+  static Key key_of(Prompt& prompt) {
     return {&prompt.record.scope, prompt.record.tokens, &prompt};
   }
   static std::size_t cost(const PromptRecord& record);

@@ -158,7 +158,7 @@ Option best_idle(std::span<const SlotView> slots, const Origin& origin, const Pl
                  const PlanWorld& world, std::size_t busy) {
   Option best;
   for (const SlotView& slot : slots) {
-    if (!slot.idle || slot.barred || (query.slot && slot.index != *query.slot)) {
+    if (!slot.idle || (query.slot && slot.index != *query.slot)) {
       continue;
     }
     const std::uint64_t own = reusable(slot.common, query);
@@ -199,7 +199,7 @@ double best_wait(std::span<const SlotView> slots, const PlanQuery& query, const 
                  std::size_t busy) {
   double best = kNever;
   for (const SlotView& slot : slots) {
-    if (!slot.busy || slot.barred) {
+    if (!slot.busy) {
       continue;
     }
     const std::uint64_t had = reusable(slot.common, query);

@@ -17,7 +17,6 @@ struct SlotView {
   bool busy = false;             // leased by another ticket; not fenced
   bool empty = false;            // known to hold nothing
   bool savable = false;          // its state is what its known tokens say
-  bool barred = false;           // kept for prompts that begin otherwise
   std::uint64_t common = 0;      // leading prompt tokens it holds (for a busy one: will hold)
   std::uint64_t held = 0;        // tokens it holds, generated ones included
   std::uint64_t known = 0;       // of those, tokens whose ids are known

@@ -37,9 +37,15 @@ void Engine::Impl::add_save(Ticket::Impl& ticket, std::uint32_t slot) {
                           .token_ms = prefill_rate()});
 }
 
-bool Engine::Impl::may_lead(const Query& query, const Plan& plan) const {
+// Whether it leads if it has to be computed: what can be told without looking for it.
+bool Engine::Impl::may_lead(const Query& query) const {
   return query.from_ids && !query.surrogate && !query.bypass && saves() && abilities.cuts &&
-         query.tokens.size() > 1 && cold_ms(query, plan) >= kLeadMs;
+         query.tokens.size() > 1 && cold_ms(query, {}) >= kLeadMs;
+}
+
+double Engine::Impl::lead_ms(const Query& query, const Plan& plan) const {
+  const double ms = plan.action == Plan::Action::run ? cold_ms(query, plan) : 0;
+  return ms >= kLeadMs ? ms : 0;
 }
 
 void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, bool lead) {
@@ -84,10 +90,10 @@ void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, bool lead) 
 
 // Somebody waits: those who compute what it shares with them keep a copy for it.
 void Engine::Impl::note_waiter(const Query& query) {
-  for (const Ticket::Impl* user : lessee) {
+  for (Ticket::Impl* user : lessee) {
     if (user != nullptr && user->leads && user->scope == query.scope) {
-      auto& wanted = const_cast<Ticket::Impl*>(user)->wanted;
-      wanted = std::max<std::uint64_t>(wanted, common_prefix(user->tokens, query.tokens));
+      const std::uint64_t common = common_prefix(user->tokens, query.tokens);
+      user->wanted = std::max(user->wanted, common);
     }
   }
 }

@@ -660,6 +660,16 @@ const JsonField* Children::next() {
   return &field_;
 }
 
+std::optional<JsonField> member(std::string_view object, std::string_view key) {
+  Children members(object);
+  while (const JsonField* found = members.next()) {
+    if (found->key == key) {
+      return *found;
+    }
+  }
+  return std::nullopt;
+}
+
 std::vector<JsonField> children(std::string_view value) {
   std::vector<JsonField> all;
   Children walk(value);

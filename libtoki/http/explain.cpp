@@ -27,32 +27,14 @@ Endpoint endpoint_for(std::string_view path, const Body& body) {
                                                 : Endpoint::none;
 }
 
-std::string_view path_of(Endpoint endpoint) {
-  switch (endpoint) {
-    case Endpoint::chat: return "/v1/chat/completions";
-    case Endpoint::responses: return "/v1/responses";
-    case Endpoint::completions: return "/v1/completions";
-    case Endpoint::completion: return "/completion";
-    case Endpoint::infill: return "/infill";
-    case Endpoint::messages: return "/v1/messages";
-    case Endpoint::none: break;
-  }
-  return "";
-}
-
 HttpError refusal(unsigned status, std::string_view type, std::string message) {
   HttpError error{.status = status, .type = type, .message = std::move(message)};
   return error;
 }
 
 bool is_assistant(const JsonField& message) {
-  Children members(message.value);
-  while (const JsonField* member = members.next()) {
-    if (member->key == "role") {
-      return member->value == R"("assistant")";
-    }
-  }
-  return false;
+  const auto role = member(message.value, "role");
+  return role && role->value == R"("assistant")";
 }
 
 // How many of the prompt's leading tokens its first `count` messages make; none when the template
@@ -93,8 +75,9 @@ asio::awaitable<std::optional<std::size_t>> message_at(LlamaServerBackend& backe
   if (messages == nullptr || messages->kind != JsonKind::array) {
     co_return std::nullopt;
   }
+  const std::size_t count = children(messages->value).size();
   std::size_t before = 0;  // so many messages end at or before the token
-  std::size_t behind = children(messages->value).size() + 1;
+  std::size_t behind = count + 1;
   while (before + 1 < behind) {
     if (std::chrono::steady_clock::now() > deadline) {
       co_return std::nullopt;
@@ -106,7 +89,7 @@ asio::awaitable<std::optional<std::size_t>> message_at(LlamaServerBackend& backe
     }
     (*end <= token ? before : behind) = middle;
   }
-  co_return behind > children(messages->value).size() ? std::nullopt : std::optional(before);
+  co_return behind > count ? std::nullopt : std::optional(before);
 }
 
 }  // namespace

@@ -79,6 +79,20 @@ std::optional<Refusal> read_slot(const Body& body, std::size_t slots, Generation
   return std::nullopt;
 }
 
+// The first of each call is its usual path.
+constexpr std::array<std::pair<std::string_view, Endpoint>, 10> kCalls{{
+    {"/v1/chat/completions", Endpoint::chat},
+    {"/chat/completions", Endpoint::chat},
+    {"/api/chat", Endpoint::chat},
+    {"/v1/completions", Endpoint::completions},
+    {"/completion", Endpoint::completion},
+    {"/completions", Endpoint::completion},
+    {"/infill", Endpoint::infill},
+    {"/v1/responses", Endpoint::responses},
+    {"/responses", Endpoint::responses},
+    {"/v1/messages", Endpoint::messages},
+}};
+
 }  // namespace
 
 std::string decoded_path(std::string_view target) {
@@ -100,22 +114,16 @@ Endpoint endpoint_of(std::string_view method, std::string_view target) {
   if (method != "POST") {
     return Endpoint::none;
   }
-  static constexpr std::array<std::pair<std::string_view, Endpoint>, 10> kCalls{{
-      {"/v1/chat/completions", Endpoint::chat},
-      {"/chat/completions", Endpoint::chat},
-      {"/api/chat", Endpoint::chat},
-      {"/v1/completions", Endpoint::completions},
-      {"/completion", Endpoint::completion},
-      {"/completions", Endpoint::completion},
-      {"/infill", Endpoint::infill},
-      {"/v1/responses", Endpoint::responses},
-      {"/responses", Endpoint::responses},
-      {"/v1/messages", Endpoint::messages},
-  }};
   const std::string path = decoded_path(target);
   const auto found = std::find_if(kCalls.begin(), kCalls.end(),
                                   [&](const auto& call) { return call.first == path; });
   return found == kCalls.end() ? Endpoint::none : found->second;
+}
+
+std::string_view path_of(Endpoint endpoint) noexcept {
+  const auto found = std::find_if(kCalls.begin(), kCalls.end(),
+                                  [&](const auto& call) { return call.second == endpoint; });
+  return found == kCalls.end() ? std::string_view() : found->first;
 }
 
 std::variant<GenerationRequest, HttpError> read_generation_request(Endpoint endpoint,

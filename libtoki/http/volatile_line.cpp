@@ -10,26 +10,6 @@ namespace {
 // A part of the body's text, to be taken out.
 using Range = std::string_view;
 
-const JsonField* first(std::string_view array_or_object, std::optional<JsonField>& storage) {
-  Children items(array_or_object);
-  const JsonField* item = items.next();
-  if (item == nullptr) {
-    return nullptr;
-  }
-  storage = *item;
-  return &*storage;
-}
-
-std::optional<JsonField> member(std::string_view object, std::string_view key) {
-  Children items(object);
-  while (const JsonField* item = items.next()) {
-    if (item->key == key) {
-      return *item;
-    }
-  }
-  return std::nullopt;
-}
-
 // Behind the first line of a raw JSON string's inner text: after its line feed (`\n` or `\u000a`),
 // or its end.
 std::size_t line_end(std::string_view inner) {
@@ -93,8 +73,11 @@ std::optional<Range> in_content(const JsonField& content, std::span<const std::s
 
 std::optional<Range> in_first_message(const JsonField& list,
                                       std::span<const std::string> beginnings) {
-  std::optional<JsonField> storage;
-  const JsonField* entry = list.kind == JsonKind::array ? first(list.value, storage) : nullptr;
+  if (list.kind != JsonKind::array) {
+    return std::nullopt;
+  }
+  Children entries(list.value);
+  const JsonField* entry = entries.next();
   if (entry == nullptr || entry->kind != JsonKind::object) {
     return std::nullopt;
   }

@@ -97,6 +97,9 @@ class TOKI_EXPORT Children {
 /// Children. REQUIRES: as Children.
 TOKI_EXPORT std::vector<JsonField> children(std::string_view value);
 
+/// The member of that name of an object. REQUIRES: `object` as for Children.
+TOKI_EXPORT std::optional<JsonField> member(std::string_view object, std::string_view key);
+
 /// The text of a JSON string value (with its quotes), unescaped to UTF-8. Lone surrogates become
 /// U+FFFD here: use it for names and decisions, never to forward text. REQUIRES: `value` is a
 /// string taken from a checked Body; of anything else safe, but not specified.

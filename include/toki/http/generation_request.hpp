@@ -39,6 +39,9 @@ TOKI_EXPORT std::string decoded_path(std::string_view target);
 /// By method and raw target, which may be percent-encoded; a query string does not matter.
 TOKI_EXPORT Endpoint endpoint_of(std::string_view method, std::string_view target);
 
+/// The usual path of such a call; empty for none.
+TOKI_EXPORT std::string_view path_of(Endpoint endpoint) noexcept;
+
 struct GenerationRequest {
   Endpoint endpoint = Endpoint::none;
   bool stream = false;

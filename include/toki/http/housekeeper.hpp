@@ -33,11 +33,10 @@ class TOKI_EXPORT Housekeeper {
 
  private:
   boost::asio::awaitable<bool> save_one(bool while_busy);
+  void watch();
 
   Engine& engine_;
   LlamaServerBackend& backend_;
-  void watch();
-
   StoreWorker& store_;
   LogSink log_;
   bool saves_ = false;  // as it was last said in the log
