@@ -1,67 +1,49 @@
 #include <toki/blocking_driver.hpp>
-
-#include <chrono>
+#include <toki/step_report.hpp>
 
 namespace toki {
 namespace {
 
-const Error kNoStore{Errc::unsupported, "there is no store"};
-
-StepReport failed(const Error& error) {
-  return {.error = error};
-}
-
 StepReport save(const Step& step, Backend& backend, KvStore* store) {
   if (store == nullptr) {
-    return failed(kNoStore);
+    return step_without_store();
   }
   const auto saved =
       wait_for<Timed>([&](auto done) { backend.save(step.slot, step.file, std::move(done)); });
   if (!saved) {
-    return failed(saved.error());
+    store->discard(step.file);
+    return failed_step(saved.error());
   }
-  auto taken = store->take(step.scope, step.tokens, step.file, step.whole, step.token_ms);
-  if (!taken) {
-    return failed(taken.error());
-  }
-  return {.tokens = std::move(taken->tokens), .ms = saved->ms};
+  return save_report(*saved,
+                     store->take(step.scope, step.tokens, step.file, step.whole, step.token_ms));
 }
 
 StepReport restore(const Step& step, Backend& backend, KvStore* store) {
   if (store == nullptr) {
-    return failed(kNoStore);
+    return step_without_store();
   }
   const auto composed =
       store->compose(step.scope, step.tokens, step.tokens.size(), step.slot.index, step.file);
   if (!composed) {
-    return failed(composed.error());
+    return failed_step(composed.error());
   }
   const auto restored =
       wait_for<Timed>([&](auto done) { backend.restore(step.slot, step.file, std::move(done)); });
   store->discard(step.file);
-  if (!restored) {
-    return failed(restored.error());
-  }
-  if (restored->tokens != *composed) {
-    return failed({Errc::backend, "the backend restored another number of tokens"});
-  }
-  return {.reused = *composed, .ms = restored->ms};
+  return restore_report(*composed, restored);
 }
 
 StepReport run(const Step& step, Backend& backend, KvStore* store) {
   switch (step.kind) {
     case Step::Kind::save: return save(step, backend, store);
     case Step::Kind::restore: return restore(step, backend, store);
-    case Step::Kind::prefill: {
-      const auto done = wait_for<Prefilled>(
-          [&](auto end) { backend.prefill(step.slot, step.tokens, std::move(end)); });
-      return done ? StepReport{.reused = done->cached, .computed = done->computed, .ms = done->ms}
-                  : failed(done.error());
-    }
+    case Step::Kind::prefill:
+      return prefill_report(wait_for<Prefilled>(
+          [&](auto done) { backend.prefill(step.slot, step.tokens, std::move(done)); }));
     case Step::Kind::erase: break;
   }
-  const auto done = wait_for<Done>([&](auto end) { backend.erase(step.slot, std::move(end)); });
-  return done ? StepReport{} : failed(done.error());
+  return erase_report(
+      wait_for<Done>([&](auto done) { backend.erase(step.slot, std::move(done)); }));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <utility>
 
 namespace toki::http {
 
@@ -21,9 +22,17 @@ Error refused(std::string_view call, const Reply& reply) {
   if (parser.parse(reply.body.data(), reply.body.size()).get(root) == simdjson::SUCCESS) {
     type = text(root, "/error/type");
   }
-  const Errc code = reply.status == 501 || reply.status == 404 ? Errc::unsupported : Errc::backend;
+  const bool unknown = reply.status == 404 || reply.status == 405 || reply.status == 501;
+  const Errc code = unknown ? Errc::unsupported : Errc::backend;
   return {code,
           fmt::format("{} answered {}{}{}", call, reply.status, type.empty() ? "" : " ", type)};
+}
+
+std::optional<Error> failure(std::string_view call, const Result<Reply>& reply) {
+  if (!reply) {
+    return reply.error();
+  }
+  return reply->status == 200 ? std::nullopt : std::optional(refused(call, *reply));
 }
 
 std::uint64_t number(dom::element root, std::string_view pointer) {
@@ -34,29 +43,18 @@ std::string text(dom::element root, std::string_view pointer) {
   return std::string(member<std::string_view>(root, pointer, {}));
 }
 
-namespace {
-
-Result<Tokens> read_tokens(const Reply& reply) {
-  dom::parser parser;
-  dom::array ids;
-  dom::element root;
-  if (parser.parse(reply.body.data(), reply.body.size()).get(root) != simdjson::SUCCESS ||
-      root["tokens"].get(ids) != simdjson::SUCCESS) {
-    return nonsense("/tokenize");
-  }
+std::optional<Tokens> read_tokens(dom::array ids) {
   Tokens tokens;
   tokens.reserve(ids.size());
   for (const dom::element id : ids) {
     std::int64_t value = 0;
     if (id.get(value) != simdjson::SUCCESS || value < INT32_MIN || value > INT32_MAX) {
-      return nonsense("/tokenize");
+      return std::nullopt;
     }
     tokens.push_back(static_cast<Token>(value));
   }
   return tokens;
 }
-
-}  // namespace
 
 asio::awaitable<Result<Tokens>> tokenize(Upstream& upstream, std::string_view escaped,
                                          TokenizeFlags flags, std::string_view authorization,
@@ -66,13 +64,18 @@ asio::awaitable<Result<Tokens>> tokenize(Upstream& upstream, std::string_view es
       flags.add_special ? R"(","add_special":true)" : R"(","add_special":false)",
       flags.parse_special ? R"(,"parse_special":true)" : R"(,"parse_special":false)", "}"};
   auto reply = co_await upstream.call("POST", "/tokenize", body, authorization, limit);
-  if (!reply) {
-    co_return std::move(reply).error();
+  if (const auto failed = failure("/tokenize", reply)) {
+    co_return *failed;
   }
-  if (reply->status != 200) {
-    co_return refused("/tokenize", *reply);
+  dom::parser parser;
+  dom::element root;
+  dom::array ids;
+  if (parser.parse(reply->body.data(), reply->body.size()).get(root) != simdjson::SUCCESS ||
+      root["tokens"].get(ids) != simdjson::SUCCESS) {
+    co_return nonsense("/tokenize");
   }
-  co_return read_tokens(*reply);
+  auto tokens = read_tokens(ids);
+  co_return tokens ? Result<Tokens>(std::move(*tokens)) : nonsense("/tokenize");
 }
 
 }  // namespace toki::http

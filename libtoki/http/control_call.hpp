@@ -9,6 +9,7 @@
 #include <simdjson.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,9 @@ Error nonsense(std::string_view call);
 /// so only the type is kept. Errc::unsupported when the server does not have the call.
 Error refused(std::string_view call, const Reply& reply);
 
+/// Why `call` gave nothing: no reply, or another status than 200; nothing when it did.
+std::optional<Error> failure(std::string_view call, const Result<Reply>& reply);
+
 /// A member of a reply, or `otherwise`: every field is optional, because builds differ.
 template <class T>
 T member(simdjson::dom::element root, std::string_view pointer, T otherwise) {
@@ -29,6 +33,9 @@ T member(simdjson::dom::element root, std::string_view pointer, T otherwise) {
 }
 std::uint64_t number(simdjson::dom::element root, std::string_view pointer);
 std::string text(simdjson::dom::element root, std::string_view pointer);
+
+/// Token ids; nothing when one of them is none.
+std::optional<Tokens> read_tokens(simdjson::dom::array ids);
 
 /// How /tokenize is to read a text.
 struct TokenizeFlags {

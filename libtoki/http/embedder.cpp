@@ -193,11 +193,8 @@ asio::awaitable<Status> Embedder::look() {
   dom::parser parser;
   dom::element root;
   const auto props = co_await upstream_.call("GET", "/props", {}, {}, limits_.call);
-  if (!props) {
-    co_return props.error();
-  }
-  if (props->status != 200) {
-    co_return refused("/props", *props);
+  if (const auto failed = failure("/props", props)) {
+    co_return *failed;
   }
   if (parser.parse(props->body.data(), props->body.size()).get(root) != simdjson::SUCCESS) {
     co_return nonsense("/props");

@@ -79,11 +79,8 @@ asio::awaitable<Health> LlamaServerBackend::async_health() {
 
 asio::awaitable<Result<BackendDescription>> LlamaServerBackend::async_props() {
   auto reply = co_await get("/props", limits_.probe);
-  if (!reply) {
-    co_return std::move(reply).error();
-  }
-  if (reply->status != 200) {
-    co_return refused("/props", *reply);
+  if (const auto failed = failure("/props", reply)) {
+    co_return *failed;
   }
   dom::parser parser;
   dom::element root;
@@ -147,11 +144,8 @@ asio::awaitable<Result<BackendDescription>> LlamaServerBackend::async_describe()
 
 asio::awaitable<Result<std::vector<bool>>> LlamaServerBackend::async_working() {
   auto reply = co_await get("/slots", limits_.probe);
-  if (!reply) {
-    co_return std::move(reply).error();
-  }
-  if (reply->status != 200) {
-    co_return refused("/slots", *reply);
+  if (const auto failed = failure("/slots", reply)) {
+    co_return *failed;
   }
   dom::parser parser;
   dom::array slots;
@@ -239,11 +233,8 @@ asio::awaitable<Result<Rendered>> LlamaServerBackend::render_chat(
     std::span<const std::string_view> body, std::string_view authorization) {
   auto reply =
       co_await upstream_.call("POST", "/apply-template", body, authorization, limits_.render);
-  if (!reply) {
-    co_return std::move(reply).error();
-  }
-  if (reply->status != 200) {
-    co_return refused("/apply-template", *reply);
+  if (const auto failed = failure("/apply-template", reply)) {
+    co_return *failed;
   }
   const auto parsed = Body::parse(reply->body);
   const Body* answer = std::get_if<Body>(&parsed);
@@ -348,11 +339,8 @@ asio::awaitable<Result<Prefilled>> LlamaServerBackend::async_prefill(SlotId slot
                                                                      TokenSpan prompt) {
   const std::string json = prefill_body(slot, prompt);
   auto reply = co_await post("/completion", json, limits_.control);
-  if (!reply) {
-    co_return std::move(reply).error();
-  }
-  if (reply->status != 200) {
-    co_return refused("/completion", *reply);
+  if (const auto failed = failure("/completion", reply)) {
+    co_return *failed;
   }
   dom::parser parser;
   dom::element root;
@@ -380,15 +368,8 @@ asio::awaitable<Result<Timed>> LlamaServerBackend::slot_action(SlotId slot, std:
   }
   json += "}";
   auto reply = co_await post(target, json, limits_.control);
-  if (!reply) {
-    co_return std::move(reply).error();
-  }
-  if (reply->status != 200) {
-    Error error = refused(target, *reply);
-    if (reply->status == 501 || reply->status == 404 || reply->status == 405) {
-      error.code = Errc::unsupported;
-    }
-    co_return error;
+  if (const auto failed = failure(target, reply)) {
+    co_return *failed;
   }
   dom::parser parser;
   dom::element root;
@@ -424,11 +405,8 @@ asio::awaitable<Result<Continued>> LlamaServerBackend::async_continue(SlotId slo
       R"("top_k":1,"return_tokens":true,"n_probs":1,"ignore_eos":true}})",
       fmt::join(prompt, ","), count, slot.index);
   auto reply = co_await post("/completion", json, limits_.control);
-  if (!reply) {
-    co_return std::move(reply).error();
-  }
-  if (reply->status != 200) {
-    co_return refused("/completion", *reply);
+  if (const auto failed = failure("/completion", reply)) {
+    co_return *failed;
   }
   dom::parser parser;
   dom::element root;
@@ -437,14 +415,11 @@ asio::awaitable<Result<Continued>> LlamaServerBackend::async_continue(SlotId slo
       root["tokens"].get(tokens) != simdjson::SUCCESS) {
     co_return nonsense("/completion");
   }
-  Continued result{.cached = number(root, "/timings/cache_n")};
-  for (const dom::element token : tokens) {
-    std::int64_t id = 0;
-    if (token.get(id) != simdjson::SUCCESS) {
-      co_return nonsense("/completion");
-    }
-    result.tokens.push_back(static_cast<Token>(id));
+  auto generated = read_tokens(tokens);
+  if (!generated) {
+    co_return nonsense("/completion");
   }
+  Continued result{.tokens = std::move(*generated), .cached = number(root, "/timings/cache_n")};
   dom::array probabilities;
   if (root["completion_probabilities"].get(probabilities) == simdjson::SUCCESS) {
     for (const dom::element one : probabilities) {

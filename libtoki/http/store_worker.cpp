@@ -1,12 +1,8 @@
+#include <toki/http/async_driver.hpp>
 #include <toki/http/store_worker.hpp>
 
-#include <boost/asio/associated_executor.hpp>
-#include <boost/asio/async_result.hpp>
-#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/use_awaitable.hpp>
 
-#include <memory>
 #include <utility>
 
 namespace toki::http {
@@ -16,20 +12,11 @@ namespace asio = boost::asio;
 // Work that was begun is not cancelled: it ends by itself, soon.
 template <class T, class Work>
 asio::awaitable<Result<T>> StoreWorker::run(Work work) {
-  auto initiate = [this, &work](auto handler) {
-    using Handler = decltype(handler);
-    auto shared = std::make_shared<Handler>(std::move(handler));
-    auto executor = asio::get_associated_executor(*shared);
-    auto guard = asio::make_work_guard(executor);
-    auto task = [shared, executor, guard, work = std::move(work)]() mutable {
-      auto value = std::make_shared<Result<T>>(work());
-      asio::post(executor, [shared, value] { std::move (*shared)(std::move(*value)); });
-      guard.reset();
-    };
+  auto start = [this, &work](Completion<T> done) {
+    auto task = [work = std::move(work), done = std::move(done)]() mutable { done(work()); };
     asio::post(thread_, std::move(task));
   };
-  co_return co_await asio::async_initiate<const asio::use_awaitable_t<>, void(Result<T>)>(
-      initiate, asio::use_awaitable);
+  co_return co_await await<T>(start);
 }
 
 asio::awaitable<Result<Taken>> StoreWorker::take(Scope scope, Tokens expected, std::string name,

@@ -10,6 +10,7 @@
 #include <toki/engine.hpp>
 #include <toki/http/store_worker.hpp>
 #include <toki/result.hpp>
+#include <toki/step_report.hpp>
 
 #include <boost/asio/any_completion_handler.hpp>
 #include <boost/asio/associated_executor.hpp>
@@ -73,18 +74,11 @@ struct AwaitedBackend {
   }
 };
 
-inline StepReport failed_step(const Error& error) {
-  StepReport report;
-  report.error = error;
-  return report;
-}
-
 template <class AnyBackend>
 boost::asio::awaitable<StepReport> run_save(const Step& step, AnyBackend& backend,
                                             StoreWorker* store) {
-  const Error none{Errc::unsupported, "there is no store"};
   if (store == nullptr) {
-    co_return failed_step(none);
+    co_return step_without_store();
   }
   const auto saved = co_await backend.async_save(step.slot, step.file);
   if (!saved) {
@@ -92,21 +86,14 @@ boost::asio::awaitable<StepReport> run_save(const Step& step, AnyBackend& backen
     co_return failed_step(saved.error());
   }
   auto taken = co_await store->take(step.scope, step.tokens, step.file, step.whole, step.token_ms);
-  if (!taken) {
-    co_return failed_step(taken.error());
-  }
-  StepReport report;
-  report.tokens = std::move(taken->tokens);
-  report.ms = saved->ms;
-  co_return report;
+  co_return save_report(*saved, std::move(taken));
 }
 
 template <class AnyBackend>
 boost::asio::awaitable<StepReport> run_restore(const Step& step, AnyBackend& backend,
                                                StoreWorker* store) {
-  const Error none{Errc::unsupported, "there is no store"};
   if (store == nullptr) {
-    co_return failed_step(none);
+    co_return step_without_store();
   }
   const auto composed =
       co_await store->compose(step.scope, step.tokens, step.slot.index, step.file);
@@ -115,13 +102,7 @@ boost::asio::awaitable<StepReport> run_restore(const Step& step, AnyBackend& bac
   }
   const auto restored = co_await backend.async_restore(step.slot, step.file);
   store->discard(step.file);
-  if (!restored) {
-    co_return failed_step(restored.error());
-  }
-  StepReport report;
-  report.reused = restored->tokens == *composed ? *composed : 0;
-  report.ms = restored->ms;
-  co_return report;
+  co_return restore_report(*composed, restored);
 }
 
 template <class AnyBackend>
@@ -132,19 +113,12 @@ boost::asio::awaitable<StepReport> run_step(const Step& step, AnyBackend& backen
     case Step::Kind::restore: co_return co_await run_restore(step, backend, store);
     case Step::Kind::prefill: {
       const auto done = co_await backend.async_prefill(step.slot, step.tokens);
-      StepReport report;
-      if (!done) {
-        co_return failed_step(done.error());
-      }
-      report.reused = done->cached;
-      report.computed = done->computed;
-      report.ms = done->ms;
-      co_return report;
+      co_return prefill_report(done);
     }
     case Step::Kind::erase: break;
   }
   const auto done = co_await backend.async_erase(step.slot);
-  co_return done ? StepReport() : failed_step(done.error());
+  co_return erase_report(done);
 }
 
 /// Runs all steps of the ticket in order and tells it how each ended. `store`: over what the engine
