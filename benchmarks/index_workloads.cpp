@@ -30,12 +30,15 @@
 #include <vector>
 
 #include "machine.hpp"
+#include "random.hpp"
 #include "references.hpp"
 
 namespace {
 
 using bench::BlockLru;
+using bench::mix;
 using bench::PromptLru;
+using bench::Random;
 using toki::BlockTree;
 using toki::Scope;
 using toki::Token;
@@ -45,28 +48,6 @@ using Keys = std::vector<std::uint64_t>;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kUnbounded = std::size_t{1} << 30;
-
-std::uint64_t mix(std::uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-  return z ^ (z >> 31);
-}
-
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t operator()() { return mix(state_ += 0x9e3779b97f4a7c15ULL); }
-  std::size_t below(std::size_t bound) { return (*this)() % bound; }
-  std::size_t between(std::size_t low, std::size_t high) { return low + below(high - low + 1); }
-  /// Small numbers more often: about as many below 8 as from 8 to 63 as from 64 to 511.
-  std::size_t skewed(std::size_t bound) {
-    const double share = static_cast<double>((*this)() >> 11) * 0x1p-53;
-    return static_cast<std::size_t>(std::pow(static_cast<double>(bound), share)) - 1;
-  }
-
- private:
-  std::uint64_t state_;
-};
 
 void append(Tokens& tokens, std::uint64_t seed, std::size_t count) {
   Random random(seed);

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "machine.hpp"
+#include "random.hpp"
 #include "references.hpp"
 
 namespace {
@@ -35,6 +36,7 @@ namespace {
 using bench::BlockLru;
 using bench::PromptLru;
 using bench::RadixTree;
+using bench::Random;
 using toki::BlockTree;
 using toki::Scope;
 using toki::Token;
@@ -52,23 +54,12 @@ constexpr std::size_t kQueries = 4096;
 constexpr std::int64_t kMillion = 1 << 20;
 const Scope kScope({"benchmark"});
 
-// SplitMix64.
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15ULL + kSeed) {}
-  std::uint64_t operator()() {
-    std::uint64_t z = state_ += 0x9e3779b97f4a7c15ULL;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
-
- private:
-  std::uint64_t state_;
-};
+Random seeded(std::uint64_t number) {
+  return Random(number * 0x9e3779b97f4a7c15ULL + kSeed);
+}
 
 Tokens random_tokens(std::uint64_t seed, std::size_t count) {
-  Random random(seed);
+  Random random = seeded(seed);
   Tokens tokens(count);
   for (Token& token : tokens) {
     token = static_cast<Token>(random() % 128000);
@@ -114,7 +105,7 @@ World& world(std::int64_t blocks) {
   for (std::size_t i = 0; i < prompts; ++i) {
     w.tree->insert(kScope, prompt_of(i));
   }
-  Random random(7);
+  Random random = seeded(7);
   for (std::size_t i = 0; i < kQueries; ++i) {
     w.numbers.push_back(random() % prompts);
     const Tokens prompt = prompt_of(w.numbers.back());
@@ -214,7 +205,7 @@ template <class Operation>
 void floor_of(benchmark::State& state, Operation operation) {
   const auto size = static_cast<std::size_t>(state.range(0)) << 20;
   const char* memory = memory_of(static_cast<std::size_t>(state.range(0)));
-  Random random(3);
+  Random random = seeded(3);
   Times times;
   for (auto _ : state) {
     const char* place = memory + random() % (size - 16384) / 256 * 256;

@@ -160,25 +160,9 @@ struct Daemon {
 
   toki::Stats stats() const {
     toki::Stats all = proxy.stats();
-    const toki::IndexStoreStats kept = index.stats();
-    all.index_open = kept.open ? 1 : 0;
-    all.index_loaded = kept.loaded;
-    all.index_written_total = kept.written;
-    all.index_dropped_total = kept.dropped;
-    all.index_set_aside_total = kept.set_aside;
-    all.index_queued = kept.queued;
-    all.index_bytes = kept.bytes;
-    all.index_log_bytes = kept.log_bytes;
+    index.add_to(all);
     if (kv) {
-      const toki::KvStoreStats stored = kv->stats();
-      all.kv_segments = stored.segments;
-      all.kv_bytes = stored.bytes;
-      all.kv_tokens = stored.tokens;
-      all.kv_prompt_tokens = stored.prompt_tokens;
-      all.kv_evicted_total = stored.evicted_total;
-      all.kv_quarantined_total = stored.quarantined_total;
-      all.kv_failed_total = stored.failed_total;
-      all.kv_writable = stored.writable ? 1 : 0;
+      kv->add_to(all);
     }
     return all;
   }

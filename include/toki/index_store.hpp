@@ -25,6 +25,7 @@
 #include <toki/export.hpp>
 #include <toki/log.hpp>
 #include <toki/prompt_record.hpp>
+#include <toki/stats.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -84,6 +85,7 @@ class TOKI_EXPORT IndexStore {
   /// Waits until everything queued before is written; false when that took too long or was lost.
   bool flush(std::chrono::milliseconds limit);
   IndexStoreStats stats() const;
+  void add_to(Stats& stats) const;  ///< the same figures, among all others
 
  private:
   struct Impl;

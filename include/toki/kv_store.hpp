@@ -23,6 +23,7 @@
 #include <toki/log.hpp>
 #include <toki/result.hpp>
 #include <toki/scope.hpp>
+#include <toki/stats.hpp>
 #include <toki/token.hpp>
 
 #include <cstdint>
@@ -109,6 +110,7 @@ class TOKI_EXPORT KvStore {
   /// Most recently used first.
   std::vector<StoredPrompt> prompts(std::size_t count) const;
   KvStoreStats stats() const;
+  void add_to(Stats& stats) const;  ///< the same figures, among all others
 
  private:
   friend struct KvStoreSetup;  // tests open it on other file system calls

@@ -15,7 +15,7 @@ namespace toki {
 namespace {
 
 constexpr double kLeadMs = 300;  // a shorter prefill is not worth a call of its own
-// So many failures in a row (a full disk, say), and nothing is saved or restored for a while.
+// So many failures in a row (a full disk, say), and nothing is saved for a while.
 constexpr std::uint32_t kMaxSaveFailures = 3;
 constexpr std::chrono::seconds kPause{60};
 

@@ -508,4 +508,16 @@ IndexStoreStats IndexStore::stats() const {
   return impl_->stats();
 }
 
+void IndexStore::add_to(Stats& all) const {
+  const IndexStoreStats own = stats();
+  all.index_open = own.open ? 1 : 0;
+  all.index_loaded = own.loaded;
+  all.index_written_total = own.written;
+  all.index_dropped_total = own.dropped;
+  all.index_set_aside_total = own.set_aside;
+  all.index_queued = own.queued;
+  all.index_bytes = own.bytes;
+  all.index_log_bytes = own.log_bytes;
+}
+
 }  // namespace toki

@@ -722,4 +722,16 @@ KvStoreStats KvStore::stats() const {
   return stats;
 }
 
+void KvStore::add_to(Stats& all) const {
+  const KvStoreStats own = stats();
+  all.kv_segments = own.segments;
+  all.kv_bytes = own.bytes;
+  all.kv_tokens = own.tokens;
+  all.kv_prompt_tokens = own.prompt_tokens;
+  all.kv_evicted_total = own.evicted_total;
+  all.kv_quarantined_total = own.quarantined_total;
+  all.kv_failed_total = own.failed_total;
+  all.kv_writable = own.writable ? 1 : 0;
+}
+
 }  // namespace toki
