@@ -100,6 +100,9 @@ struct Query {
       0};  ///< how long the caller would still wait for a busy slot that fits better
   std::chrono::milliseconds lead_patience{
       0};  ///< how long it would still wait for a prefix that another request computes now
+  std::span<const std::uint64_t>
+      boundaries{};  ///< where wants_boundaries(): tokens after which other prompts may go on
+                     ///< otherwise (the end of the system message), ascending
 };
 
 /// Something to do before the request is sent. A value: it holds all that a driver needs.
@@ -114,6 +117,7 @@ struct Step {
   Scope scope{};
   Tokens tokens{};      ///< save: what the slot is known to begin with
   bool whole = false;   ///< save: as a snapshot, because the backend cannot rewind
+  bool later = false;   ///< save: the request need not wait until the store has taken it
   std::string file{};   ///< save, restore: name of the state file, never used twice in one run
   double token_ms = 0;  ///< save: what computing one of its tokens costs
 };
@@ -125,6 +129,8 @@ struct StepReport {
   std::uint64_t reused = 0;    ///< restore: tokens restored; prefill: tokens not computed
   std::uint64_t computed = 0;  ///< prefill: tokens computed
   double ms = 0;               ///< that the backend took; 0: not known
+  bool pending = false;  ///< save, where Step::later: the store still works on it; how that ends is
+                         ///< told to Ticket::stored()
 };
 
 enum class Ending : std::uint8_t {
@@ -185,6 +191,11 @@ class TOKI_EXPORT Ticket {
 
   /// What to do next before the request is sent; null: nothing any more. Valid until step_done().
   const Step* next_step() noexcept;
+  /// The step behind it, when that is known already; null: none. Valid as long.
+  const Step* step_after() const noexcept;
+  /// To be called once, by any thread and after the ticket's end too, when the store is done with
+  /// the save that next_step() gave.
+  std::function<void(const Status&)> stored();
   /// REQUIRES: next_step() gave a step that is not done.
   void step_done(StepReport report);
   /// Why a step failed; empty: none did.
@@ -287,6 +298,9 @@ class TOKI_EXPORT Engine {
   /// Expected time to compute the prompt, in ms, where it would be worth a step of its own if others
   /// waited for its beginning; 0: it is not. A caller may wait a little to see whether they come.
   double lead_ms(const Query& query) const;
+  /// Whether the backend keeps states that can only be used whole, so that it pays to know
+  /// Query::boundaries.
+  bool wants_boundaries() const;
   /// Whether an embedding of this prompt could find more than the tree does: the tree knows less
   /// than `good_match` of it and has had to forget something.
   bool wants_embedding(const Scope& scope, TokenSpan tokens) const;

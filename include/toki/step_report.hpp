@@ -36,6 +36,11 @@ inline StepReport save_report(const Timed& saved, Result<Taken> taken) {
   return {.tokens = std::move(taken->tokens), .ms = saved.ms};
 }
 
+/// The backend has written the state, the store has yet to take it (Step::later).
+inline StepReport pending_report(const Timed& saved) {
+  return {.ms = saved.ms, .pending = true};
+}
+
 inline StepReport restore_report(std::uint64_t composed, const Result<Timed>& restored) {
   if (!restored) {
     return failed_step(restored.error());

@@ -129,6 +129,21 @@ Found Engine::Impl::search(const Query& query) const {
   return found;
 }
 
+// What the store has, or will have when it is asked to compose: it does one thing after the other.
+std::uint64_t Engine::Impl::stored(const Scope& scope, TokenSpan tokens) const {
+  if (!abilities.saves || store == nullptr) {
+    return 0;
+  }
+  std::uint64_t most = store(scope, tokens).tokens;
+  for (const Pending& one : pending) {
+    if (one.scope == scope) {
+      const std::uint64_t common = common_prefix(one.tokens, tokens);
+      most = abilities.cuts || common == one.tokens.size() ? std::max(most, common) : most;
+    }
+  }
+  return most;
+}
+
 Source Engine::Impl::source(const Plan& plan, const Found& found) const {
   const std::uint64_t predicted = plan.predicted;
   if (plan.restore > 0) {
@@ -156,7 +171,8 @@ PlanWorld Engine::Impl::world() const {
       .saves = saves(),
       .copies = saves() && abilities.cuts,
       .save = save,
-      .restore = restore};
+      .restore = restore,
+      .step_wait_ms = step_wait_ms};
 }
 
 Plan Engine::Impl::choose(const Query& query, const Found& found) const {
@@ -266,8 +282,7 @@ Result<Ticket> Engine::begin(const Query& query) {
   ticket->may_reuse = query.bypass != Reason::cache_prompt_false;
   ticket->started = impl_->clock();
   impl_->lease(*ticket, plan);
-  impl_->add_steps(*ticket, plan,
-                   query.followed && impl_->may_lead(query) && impl_->lead_ms(query, plan) > 0);
+  impl_->add_steps(*ticket, plan, query);
   return Ticket(std::move(ticket));
 }
 
@@ -299,6 +314,11 @@ double Engine::lead_ms(const Query& query) const {
     return 0;  // most prompts: they are not searched for twice
   }
   return impl_->lead_ms(query, impl_->choose(query, impl_->search(query)));
+}
+
+bool Engine::wants_boundaries() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->saves() && !impl_->abilities.cuts;
 }
 
 bool Engine::wants_embedding(const Scope& scope, TokenSpan tokens) const {

@@ -56,6 +56,7 @@ struct Ticket::Impl {
   std::uint64_t min_hit = 10;
   std::vector<Step> steps;  // not done yet, the next one first
   bool step_begun = false;
+  std::chrono::steady_clock::time_point step_began;
   std::string trouble;                  // of the last step that failed
   std::vector<std::uint32_t> borrowed;  // slots leased for the steps only
   bool leads = false;                   // computes its prompt in a step; others may want a copy
@@ -93,6 +94,14 @@ struct Engine::Impl {
   Pace restore{.fixed = 5, .per_token = 0.02};
   std::uint32_t save_failures = 0;  // in a row
   std::chrono::steady_clock::time_point saves_paused_until{};
+  double step_wait_ms = 0;  // smoothed time that a step waits for what other slots compute
+  struct Pending {          // saved, and not yet taken by the store
+    std::uint64_t id = 0;
+    Scope scope;
+    Tokens tokens;
+  };
+  std::vector<Pending> pending;
+  std::uint64_t next_pending = 0;
   std::uint64_t files = 0;
   std::uint64_t epoch = 0;
   double own_cache_trust = 1.0;  // share of what was hoped for that the backend's cache delivered
@@ -134,9 +143,7 @@ struct Engine::Impl {
   bool saves() const {
     return abilities.saves && store != nullptr && clock() >= saves_paused_until;
   }
-  std::uint64_t stored(const Scope& scope, TokenSpan tokens) const {
-    return abilities.saves && store != nullptr ? store(scope, tokens).tokens : 0;
-  }
+  std::uint64_t stored(const Scope& scope, TokenSpan tokens) const;
   SlotView view_of(std::uint32_t slot) const;
   void note_waiter(const Query& query);
   void lease(Ticket::Impl& ticket, const Plan& plan);
@@ -145,8 +152,10 @@ struct Engine::Impl {
   }
   bool may_lead(const Query& query) const;
   double lead_ms(const Query& query, const Plan& plan) const;
-  void add_steps(Ticket::Impl& ticket, const Plan& plan, bool lead);
-  void add_save(Ticket::Impl& ticket, std::uint32_t slot);
+  void add_steps(Ticket::Impl& ticket, const Plan& plan, const Query& query);
+  void add_save(Ticket::Impl& ticket, std::uint32_t slot, bool later = false);
+  void add_stages(Ticket::Impl& ticket, const Plan& plan, const Query& query);
+  void save_failed(const Error& error);
   void step_done(Ticket::Impl& ticket, const Step& step, StepReport report);
   void saved(Ticket::Impl& ticket, const Step& step, StepReport report);
   void restored(Ticket::Impl& ticket, const Step& step, const StepReport& report);

@@ -2,7 +2,8 @@
 // stored prefix restored into it, or a copy of what another idle slot holds):
 //
 //   run in s           get + (prompt - had) * rate + chance(s) * turns(s) * back(s)
-//     get              0, restore(tokens), or save(other slot) + restore(tokens)
+//     get              0, restore(tokens), or save(other slot) + restore(tokens); each waits first
+//                      for what the backend is at, when slots are busy
 //     had              tokens that need no prefill then
 //     rate             of one prefill, times those under way
 //     back(s)          what it costs to have its present content again: compute what is lost of it,
@@ -87,8 +88,16 @@ double back(const SlotView& slot, std::uint64_t kept, std::uint64_t stored,
   return std::min(compute, world.restore.of(stored) + prefill(rest, world));
 }
 
+double step_wait(const PlanWorld& world, std::size_t busy) {
+  return busy > 0 ? world.step_wait_ms : 0;
+}
+
 double saving(const SlotView& slot, const PlanWorld& world, std::size_t busy) {
-  return world.save.of(slot.held) * static_cast<double>(1 + busy);
+  return world.save.of(slot.held) * static_cast<double>(1 + busy) + step_wait(world, busy);
+}
+
+double restoring(std::uint64_t tokens, const PlanWorld& world, std::size_t busy) {
+  return tokens > 0 ? world.restore.of(tokens) + step_wait(world, busy) : 0;
 }
 
 // The cheapest way to run in `slot` when the prompt's first `had` tokens are there.
@@ -118,13 +127,13 @@ Origin best_origin(std::span<const SlotView> slots, const PlanQuery& query, cons
     return {};
   }
   Origin best{.tokens = reusable(query.stored, query)};
-  best.ms = world.restore.of(best.tokens);
+  best.ms = restoring(best.tokens, world, busy);
   for (const SlotView& slot : slots) {
     const std::uint64_t tokens = reusable(slot.common, query);
     if (!world.copies || !slot.idle || !slot.savable || tokens < best.tokens + kMinGain) {
       continue;
     }
-    const double ms = saving(slot, world, busy) + world.restore.of(tokens);
+    const double ms = saving(slot, world, busy) + restoring(tokens, world, busy);
     if (ms - best.ms < prefill(tokens - best.tokens, world)) {
       best = {.tokens = tokens, .ms = ms, .copied = slot.index};
     }

@@ -6,6 +6,9 @@
 //   prefill    a long cold prompt whose beginning others wait for, in a step of its own: when it is
 //              computed they get a copy, while the request that computed it generates. (Its answer
 //              then says of the prompt that it was cached; our account does not.)
+//              Or a stage of a prompt, where states can only be used whole: see add_stages().
+//
+// What is displaced, or saved as a stage, is taken by the store while the request goes on.
 #include <algorithm>
 #include <utility>
 
@@ -14,7 +17,8 @@
 namespace toki {
 namespace {
 
-constexpr double kLeadMs = 300;  // a shorter prefill is not worth a call of its own
+constexpr std::uint64_t kMinStage = 16;  // tokens: a snapshot for fewer is not worth its place
+constexpr double kLeadMs = 300;          // a shorter prefill is not worth a call of its own
 // So many failures in a row (a full disk, say), and nothing is saved for a while.
 constexpr std::uint32_t kMaxSaveFailures = 3;
 constexpr std::chrono::seconds kPause{60};
@@ -27,12 +31,13 @@ void learn(Pace& pace, std::uint64_t tokens, double ms) {
 
 }  // namespace
 
-void Engine::Impl::add_save(Ticket::Impl& ticket, std::uint32_t slot) {
+void Engine::Impl::add_save(Ticket::Impl& ticket, std::uint32_t slot, bool later) {
   ticket.steps.push_back({.kind = Step::Kind::save,
                           .slot = {.index = slot},
                           .scope = pool[slot].scope,
                           .tokens = pool[slot].tokens,
                           .whole = !abilities.cuts,
+                          .later = later,
                           .file = file_name(),
                           .token_ms = prefill_rate()});
 }
@@ -48,13 +53,13 @@ double Engine::Impl::lead_ms(const Query& query, const Plan& plan) const {
   return ms >= kLeadMs ? ms : 0;
 }
 
-void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, bool lead) {
+void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, const Query& query) {
   if (plan.action != Plan::Action::run) {
     return;
   }
   const SlotId slot{.index = plan.slot};
   if (plan.save) {
-    add_save(ticket, plan.slot);
+    add_save(ticket, plan.slot, true);
   }
   const bool below_floor = plan.restore == 0 && ticket.common < pool[plan.slot].floor;
   if (pool[plan.slot].erase_first || below_floor) {
@@ -78,13 +83,45 @@ void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, bool lead) 
                             .tokens = first(plan.restore),
                             .file = file_name()});
   }
-  if (lead) {
+  add_stages(ticket, plan, query);
+  if (query.followed && may_lead(query) && lead_ms(query, plan) > 0) {
     ticket.steps.push_back({.kind = Step::Kind::prefill,
                             .slot = slot,
                             .scope = ticket.scope,
                             .tokens = first(ticket.tokens.size() - 1)});
     ticket.leads = true;
     ++stats.leads_total;
+  }
+}
+
+// Where a state serves only prompts that go on from all of it, a prompt is computed in stages, and a
+// snapshot kept of each that another may begin with: where the system message ends, where known
+// prompts part, and one token before its end (asked again, one token must be computed). So two
+// conversations share their system message although the model cannot rewind to it.
+void Engine::Impl::add_stages(Ticket::Impl& ticket, const Plan& plan, const Query& query) {
+  const bool whole = saves() && !abilities.cuts;
+  if (!whole || !query.from_ids || query.surrogate || query.tokens.size() < kMinStage) {
+    return;
+  }
+  std::vector<std::uint64_t> ends(query.boundaries.begin(), query.boundaries.end());
+  ends.insert(ends.end(), {ticket.available, query.tokens.size() - 1});
+  std::sort(ends.begin(), ends.end());
+  std::uint64_t from = plan.predicted;
+  for (const std::uint64_t end : ends) {
+    const bool pays =
+        static_cast<double>(end - std::min(from, end)) * prefill_rate() > save.of(end);
+    if (end >= query.tokens.size() || end < from + kMinStage || !pays) {
+      continue;
+    }
+    const TokenSpan stage = query.tokens.first(end);
+    ticket.steps.push_back({.kind = Step::Kind::prefill,
+                            .slot = {.index = plan.slot},
+                            .scope = ticket.scope,
+                            .tokens = Tokens(stage.begin(), stage.end())});
+    add_save(ticket, plan.slot, true);
+    ticket.steps.back().scope = ticket.scope;
+    ticket.steps.back().tokens = ticket.steps[ticket.steps.size() - 2].tokens;
+    from = end;
   }
 }
 
@@ -98,22 +135,29 @@ void Engine::Impl::note_waiter(const Query& query) {
   }
 }
 
+void Engine::Impl::save_failed(const Error& error) {
+  ++stats.save_failures_total;
+  if (error.code == Errc::unsupported) {
+    abilities.saves = false;
+  } else if (++save_failures >= kMaxSaveFailures) {
+    save_failures = 0;
+    saves_paused_until = clock() + kPause;
+  }
+}
+
 void Engine::Impl::saved(Ticket::Impl& ticket, const Step& step, StepReport report) {
   const std::uint32_t slot = step.slot.index;
   ticket.leads = ticket.leads && ticket.slot != slot;
   if (report.error) {
-    ++stats.save_failures_total;
-    if (report.error->code == Errc::unsupported) {
-      abilities.saves = false;
-    } else if (++save_failures >= kMaxSaveFailures) {
-      save_failures = 0;
-      saves_paused_until = clock() + kPause;
-    }
+    save_failed(*report.error);
+    return;
+  }
+  learn(save, step.tokens.size(), report.ms);
+  if (report.pending) {
     return;
   }
   save_failures = 0;
   ++stats.saves_total;
-  learn(save, report.tokens.size(), report.ms);
   if (common_prefix(report.tokens, step.tokens) == step.tokens.size()) {
     const std::uint64_t turn_start = pool[slot].turn_start;
     pool.hold(slot, step.scope, std::move(report.tokens), 0, turn_start);
@@ -145,15 +189,17 @@ void Engine::Impl::prefilled(Ticket::Impl& ticket, const Step& step, const StepR
   const std::uint32_t slot = step.slot.index;
   if (report.error || report.reused + report.computed != step.tokens.size()) {
     ticket.leads = false;
-    return;  // the request computes it
+    ticket.steps.clear();  // the request computes it
+    return;
   }
-  ticket.prefilled_cached = report.reused;
+  ticket.prefilled_cached =
+      std::min(ticket.prefilled_cached.value_or(report.reused), report.reused);
   if (report.computed > 0 && report.ms > 0) {
     smooth(prefill_ms, report.ms / static_cast<double>(report.computed));
   }
   pool.hold(slot, step.scope, step.tokens, 0, ticket.common);
   ticket.common_limit = ticket.tokens.size();
-  ticket.leads = ticket.wanted > report.reused;
+  ticket.leads = ticket.leads && ticket.wanted > report.reused;
   if (ticket.leads) {
     add_save(ticket, slot);
   }
@@ -222,8 +268,34 @@ const Step* Ticket::next_step() noexcept {
   if (impl_->steps.empty()) {
     return nullptr;
   }
-  impl_->step_begun = true;
+  if (!impl_->step_begun) {
+    impl_->step_begun = true;
+    impl_->step_began = impl_->engine->clock();
+  }
   return &impl_->steps.front();
+}
+
+const Step* Ticket::step_after() const noexcept {
+  return impl_->steps.size() > 1 ? &impl_->steps[1] : nullptr;
+}
+
+std::function<void(const Status&)> Ticket::stored() {
+  const auto engine = impl_->engine;
+  const Step& step = impl_->steps.front();
+  const std::lock_guard lock(engine->mutex);
+  const std::uint64_t id = ++engine->next_pending;
+  engine->pending.push_back({.id = id, .scope = step.scope, .tokens = step.tokens});
+  return [engine, id, epoch = impl_->epoch](const Status& status) {
+    const std::lock_guard now(engine->mutex);
+    std::erase_if(engine->pending,
+                  [&](const Engine::Impl::Pending& one) { return one.id == id; });
+    if (status) {
+      engine->save_failures = 0;
+      ++engine->stats.saves_total;
+    } else if (epoch == engine->epoch) {
+      engine->save_failed(status.error());
+    }
+  };
 }
 
 const std::string& Ticket::trouble() const noexcept {
@@ -253,6 +325,9 @@ void Ticket::step_done(StepReport report) {
     }
     if (report.error) {
       impl_->trouble = report.error->detail;
+    } else if (report.ms > 0 && step.kind != Step::Kind::prefill && engine->pool.leased() > 1) {
+      const double taken = milliseconds(engine->clock() - impl_->step_began);
+      smooth(engine->step_wait_ms, std::max(taken - report.ms, 0.1));
     }
     engine->step_done(*impl_, step, std::move(report));
   }

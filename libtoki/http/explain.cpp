@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "http/message_tokens.hpp"
+
 namespace toki::http {
 
 namespace asio = boost::asio;
@@ -32,40 +34,6 @@ HttpError refusal(unsigned status, std::string_view type, std::string message) {
   return error;
 }
 
-bool is_assistant(const JsonField& message) {
-  const auto role = member(message.value, "role");
-  return role && role->value == R"("assistant")";
-}
-
-// How many of the prompt's leading tokens its first `count` messages make; none when the template
-// does not render them alone. An assistant's message at the end would be rendered as one to be
-// continued, so an empty user's follows it.
-asio::awaitable<std::optional<std::size_t>> tokens_up_to(LlamaServerBackend& backend,
-                                                         const Body& body, std::size_t count,
-                                                         TokenSpan prompt,
-                                                         std::string_view authorization) {
-  std::string list;
-  Children messages(body.find("messages")->value);
-  for (std::size_t i = 0; i < count; ++i) {
-    const JsonField& message = *messages.next();
-    list.append(i == 0 ? "[" : ",").append(message.value);
-    if (i + 1 == count && is_assistant(message)) {
-      list.append(R"(,{"role":"user","content":""})");
-    }
-  }
-  const std::array<BodyEdit, 2> edits{
-      {{"messages", list + "]"}, {"add_generation_prompt", "false"}}};
-  std::vector<std::string> storage;
-  std::string text;
-  for (const std::string_view piece : splice(body, edits, storage)) {
-    text.append(piece);
-  }
-  const PromptSource part{
-      .path = path_of(Endpoint::chat), .body = text, .authorization = authorization};
-  const auto rendered = co_await backend.async_render(part);
-  co_return rendered ? std::optional(common_prefix(rendered->tokens, prompt)) : std::nullopt;
-}
-
 // The first message whose end lies behind `token`, by bisection.
 asio::awaitable<std::optional<std::size_t>> message_at(LlamaServerBackend& backend,
                                                        const Body& body, TokenSpan prompt,
@@ -83,7 +51,7 @@ asio::awaitable<std::optional<std::size_t>> message_at(LlamaServerBackend& backe
       co_return std::nullopt;
     }
     const std::size_t middle = before + (behind - before) / 2;
-    const auto end = co_await tokens_up_to(backend, body, middle, prompt, authorization);
+    const auto end = co_await message_tokens(backend, body, middle, prompt, authorization);
     if (!end) {
       co_return std::nullopt;
     }

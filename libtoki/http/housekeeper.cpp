@@ -68,6 +68,7 @@ asio::awaitable<std::size_t> Housekeeper::flush(Millis limit) {
   while (std::chrono::steady_clock::now() < deadline && co_await save_one(true)) {
     ++saved;
   }
+  (void)co_await store_.settled();
   co_return saved;
 }
 

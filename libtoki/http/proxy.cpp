@@ -15,6 +15,8 @@
 #include <variant>
 #include <vector>
 
+#include "http/message_tokens.hpp"
+
 namespace toki::http {
 
 namespace asio = boost::asio;
@@ -212,6 +214,12 @@ asio::awaitable<void> Proxy::Flow::run() {
     report.error = tokens.error().detail;
   }
   query.from_ids = !query.bypass && !query.surrogate && wanted.adapters.empty();
+  std::vector<std::uint64_t> boundaries;
+  if (query.from_ids && body != nullptr && proxy.engine_.wants_boundaries()) {
+    boundaries =
+        co_await prompt_boundaries(proxy.backend_, *body, query.tokens, authorization_of(request));
+    query.boundaries = boundaries;
+  }
   report.prompt = query.tokens.size();
   Embedding embedding;
   if (!query.bypass && proxy.engine_.wants_embedding(query.scope, query.tokens)) {

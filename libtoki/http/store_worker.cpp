@@ -41,6 +41,20 @@ asio::awaitable<Result<std::uint64_t>> StoreWorker::forget(std::optional<std::ui
   co_return co_await run<std::uint64_t>(std::move(work));
 }
 
+void StoreWorker::take_later(const Step& step, std::function<void(const Status&)> done) {
+  ++later_;
+  asio::post(thread_, [this, step, done = std::move(done)] {
+    const auto taken = store_.take(step.scope, step.tokens, step.file, step.whole, step.token_ms);
+    --later_;
+    done(taken ? Status(Done{}) : Status(taken.error()));
+  });
+}
+
+asio::awaitable<Status> StoreWorker::settled() {
+  auto work = [] { return Status(Done{}); };
+  co_return co_await run<Done>(std::move(work));
+}
+
 void StoreWorker::discard(std::string name) {
   asio::post(thread_, [this, name = std::move(name)] { store_.discard(name); });
 }

@@ -364,3 +364,87 @@ TEST_CASE("steps: a restart of the backend in between ends them") {
   CHECK_FALSE(ticket->current());
   CHECK(b.engine.stats().can_save == 0);
 }
+
+TEST_CASE(
+    "steps: where states can only be used whole, a prompt is computed in stages and each kept") {
+  Bench b(2, false);
+  const Tokens prompt = kA + range(700, 40);
+  const std::vector<std::uint64_t> boundaries{200};
+  Query query{.scope = kScope, .tokens = prompt, .from_ids = true, .boundaries = boundaries};
+  CHECK(b.engine.wants_boundaries());
+  auto ticket = b.engine.begin(query);
+  REQUIRE(ticket);
+  std::vector<std::size_t> prefilled, saved;
+  while (const Step* step = ticket->next_step()) {
+    (step->kind == Kind::prefill ? prefilled : saved).push_back(step->tokens.size());
+    CHECK(common_prefix(step->tokens, prompt) == step->tokens.size());
+    CHECK((step->kind == Kind::prefill || (step->whole && step->later)));
+    b.done(*ticket, 0);
+  }
+  CHECK(prefilled == std::vector<std::size_t>{200, 439});
+  CHECK(saved == prefilled);
+  const Account account = b.finish(std::move(*ticket), prompt, 439);
+  CHECK(account.reused == 0);  // all of it was computed for this request
+  CHECK_FALSE(account.integrity_fault);
+}
+
+TEST_CASE("steps: a stage ends where a known prompt parts from this one") {
+  Bench b(2, false);
+  b.run(kA);
+  const Tokens prompt = range(1, 300) + range(5000, 100);
+  Query query{.scope = kScope, .tokens = prompt, .from_ids = true};
+  auto ticket = b.engine.begin(query);
+  REQUIRE(ticket);
+  std::vector<std::size_t> prefilled;
+  while (const Step* step = ticket->next_step()) {
+    if (step->kind == Kind::prefill) {
+      prefilled.push_back(step->tokens.size());
+    }
+    b.done(*ticket, 0);
+  }
+  CHECK(prefilled == std::vector<std::size_t>{300, 399});
+}
+
+TEST_CASE("steps: a stage that is too short, or that is there already, is not computed") {
+  Bench b(2, false);
+  b.stored.push_back(range(1, 200));
+  const Tokens prompt = range(1, 215);
+  const std::vector<std::uint64_t> boundaries{5, 200};
+  Query query{.scope = kScope, .tokens = prompt, .from_ids = true, .boundaries = boundaries};
+  auto ticket = b.engine.begin(query);
+  REQUIRE(ticket);
+  CHECK(b.run_steps(*ticket) == std::vector{Kind::restore});
+  b.finish(std::move(*ticket), prompt);
+}
+
+TEST_CASE("steps: when a stage cannot be computed the request goes on without the others") {
+  Bench b(2, false);
+  const std::vector<std::uint64_t> boundaries{200};
+  Query query{.scope = kScope, .tokens = kA, .from_ids = true, .boundaries = boundaries};
+  auto ticket = b.engine.begin(query);
+  REQUIRE(ticket);
+  REQUIRE(ticket->next_step()->kind == Kind::prefill);
+  ticket->step_done({.error = Error{Errc::backend, "no"}});
+  CHECK(ticket->next_step() == nullptr);
+  CHECK(b.engine.stats().save_failures_total == 0);
+  b.finish(std::move(*ticket), kA, 0);
+}
+
+TEST_CASE("steps: what is saved and not yet taken counts as stored until the store has failed") {
+  Bench b(1);
+  b.run(kA);
+  auto ticket = b.begin(kB);
+  REQUIRE(ticket);
+  REQUIRE(ticket->next_step()->kind == Kind::save);
+  CHECK(ticket->next_step()->later);
+  const auto stored = ticket->stored();
+  ticket->step_done({.ms = 1, .pending = true});
+  b.finish(std::move(*ticket), kB);
+  CHECK(b.engine.lookup({.scope = kScope, .tokens = kA}).source == Source::disk);
+  CHECK(b.engine.stats().saves_total == 0);
+  const bool fails = GENERATE(true, false);
+  stored(fails ? Status(Error{Errc::unavailable, "full"}) : Status(Done{}));
+  CHECK(b.engine.lookup({.scope = kScope, .tokens = kA}).source == Source::tree);
+  CHECK(b.engine.stats().save_failures_total == (fails ? 1 : 0));
+  CHECK(b.engine.stats().saves_total == (fails ? 0 : 1));
+}

@@ -17,10 +17,13 @@
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -89,28 +92,64 @@ boost::asio::awaitable<StepReport> run_save(const Step& step, AnyBackend& backen
   co_return save_report(*saved, std::move(taken));
 }
 
+using Composed = std::optional<Result<std::uint64_t>>;
+
 template <class AnyBackend>
 boost::asio::awaitable<StepReport> run_restore(const Step& step, AnyBackend& backend,
-                                               StoreWorker* store) {
+                                               StoreWorker* store, Composed composed = {}) {
   if (store == nullptr) {
     co_return step_without_store();
   }
-  const auto composed =
-      co_await store->compose(step.scope, step.tokens, step.slot.index, step.file);
   if (!composed) {
-    co_return failed_step(composed.error());
+    composed = co_await store->compose(step.scope, step.tokens, step.slot.index, step.file);
+  }
+  if (!*composed) {
+    co_return failed_step(composed->error());
   }
   const auto restored = co_await backend.async_restore(step.slot, step.file);
   store->discard(step.file);
-  co_return restore_report(*composed, restored);
+  co_return restore_report(**composed, restored);
+}
+
+/// A save that the request need not wait for (Step::later): the store takes the state while the
+/// backend goes on; and before, while the backend saves, it composes what is restored next.
+template <class AnyBackend>
+boost::asio::awaitable<StepReport> run_save_later(Ticket& ticket, const Step& step,
+                                                  AnyBackend& backend, StoreWorker& store,
+                                                  Composed& composed) {
+  using namespace boost::asio::experimental::awaitable_operators;
+  const Step* next = ticket.step_after();
+  std::optional<Result<Timed>> saved;
+  auto saving = backend.async_save(step.slot, step.file);
+  if (next != nullptr && next->kind == Step::Kind::restore) {
+    auto composing = store.compose(next->scope, next->tokens, next->slot.index, next->file);
+    auto both = co_await (std::move(saving) && std::move(composing));
+    saved = std::move(std::get<0>(both));
+    composed = std::move(std::get<1>(both));
+  } else {
+    saved = co_await std::move(saving);
+  }
+  if (!*saved) {
+    store.discard(step.file);
+    co_return failed_step(saved->error());
+  }
+  store.take_later(step, ticket.stored());
+  co_return pending_report(**saved);
 }
 
 template <class AnyBackend>
-boost::asio::awaitable<StepReport> run_step(const Step& step, AnyBackend& backend,
-                                            StoreWorker* store) {
+boost::asio::awaitable<StepReport> run_step(Ticket& ticket, const Step& step, AnyBackend& backend,
+                                            StoreWorker* store, Composed& composed) {
   switch (step.kind) {
-    case Step::Kind::save: co_return co_await run_save(step, backend, store);
-    case Step::Kind::restore: co_return co_await run_restore(step, backend, store);
+    case Step::Kind::save:
+      if (step.later && store != nullptr && !store->behind()) {
+        co_return co_await run_save_later(ticket, step, backend, *store, composed);
+      }
+      co_return co_await run_save(step, backend, store);
+    case Step::Kind::restore: {
+      Composed made = std::exchange(composed, std::nullopt);
+      co_return co_await run_restore(step, backend, store, std::move(made));
+    }
     case Step::Kind::prefill: {
       const auto done = co_await backend.async_prefill(step.slot, step.tokens);
       co_return prefill_report(done);
@@ -126,9 +165,15 @@ boost::asio::awaitable<StepReport> run_step(const Step& step, AnyBackend& backen
 template <class AnyBackend>
 boost::asio::awaitable<void> run_steps(Ticket& ticket, AnyBackend& backend,
                                        StoreWorker* store = nullptr) {
+  Composed composed;  // for the restore that comes next
+  std::string file;
   while (const Step* step = ticket.next_step()) {
-    StepReport report = co_await run_step(*step, backend, store);
+    file = ticket.step_after() != nullptr ? ticket.step_after()->file : std::string();
+    StepReport report = co_await run_step(ticket, *step, backend, store, composed);
     ticket.step_done(std::move(report));
+  }
+  if (composed) {
+    store->discard(file);
   }
 }
 

@@ -8,6 +8,7 @@
 // Cost:      one hop to the thread and one back, some us beside the file work.
 #pragma once
 
+#include <toki/engine.hpp>
 #include <toki/export.hpp>
 #include <toki/kv_store.hpp>
 #include <toki/result.hpp>
@@ -15,7 +16,9 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/thread_pool.hpp>
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -30,6 +33,12 @@ class TOKI_EXPORT StoreWorker {
   boost::asio::awaitable<Result<std::uint64_t>> compose(Scope scope, Tokens prompt,
                                                         std::uint32_t slot, std::string name);
   boost::asio::awaitable<Result<std::uint64_t>> forget(std::optional<std::uint64_t> id);
+  /// Takes what a step saved, without being waited for. `done` is called by another thread.
+  void take_later(const Step& step, std::function<void(const Status&)> done);
+  /// So much is to be taken that whoever brings more should wait.
+  bool behind() const noexcept { return later_ >= kMostLater; }
+  /// Everything that was asked for until now is done.
+  boost::asio::awaitable<Status> settled();
   /// Not waited for.
   void discard(std::string name);
   void maintain();
@@ -38,7 +47,10 @@ class TOKI_EXPORT StoreWorker {
   template <class T, class Work>
   boost::asio::awaitable<Result<T>> run(Work work);
 
+  static constexpr int kMostLater = 4;
+
   KvStore& store_;
+  std::atomic<int> later_{0};
   boost::asio::thread_pool thread_{1};
 };
 
