@@ -15,7 +15,8 @@ namespace toki {
 namespace {
 
 constexpr double kLeadMs = 300;  // a shorter prefill is not worth a call of its own
-// So many failures in a row (a full disk, say), and nothing is saved for a while.
+// So many failures in a row (a full disk, say), or one that took too long, and nothing is saved for
+// a while. After one restore that took too long nothing is restored for as long.
 constexpr std::uint32_t kMaxSaveFailures = 3;
 constexpr std::chrono::seconds kPause{60};
 
@@ -39,8 +40,8 @@ void Engine::Impl::add_save(Ticket::Impl& ticket, std::uint32_t slot) {
 
 // Whether it leads if it has to be computed: what can be told without looking for it.
 bool Engine::Impl::may_lead(const Query& query) const {
-  return query.from_ids && !query.surrogate && !query.bypass && saves() && abilities.cuts &&
-         query.tokens.size() > 1 && cold_ms(query, {}) >= kLeadMs;
+  return query.from_ids && !query.surrogate && !query.bypass && saves() && restores() &&
+         abilities.cuts && query.tokens.size() > 1 && cold_ms(query, {}) >= kLeadMs;
 }
 
 double Engine::Impl::lead_ms(const Query& query, const Plan& plan) const {
@@ -105,7 +106,7 @@ void Engine::Impl::saved(Ticket::Impl& ticket, const Step& step, StepReport repo
     ++stats.save_failures_total;
     if (report.error->code == Errc::unsupported) {
       abilities.saves = false;
-    } else if (++save_failures >= kMaxSaveFailures) {
+    } else if (++save_failures >= kMaxSaveFailures || report.error->code == Errc::timed_out) {
       save_failures = 0;
       saves_paused_until = clock() + kPause;
     }
@@ -126,12 +127,21 @@ void Engine::Impl::restored(Ticket::Impl& ticket, const Step& step, const StepRe
     // A failed restore leaves the slot in a state that nobody knows.
     ++stats.restore_failures_total;
     pool.erase_before_use(slot);
+    if (report.error && report.error->code == Errc::timed_out) {
+      // The backend may still be at it, so the slot gets no work before it says that it is idle.
+      restores_paused_until = clock() + kPause;
+      pool.fence(slot, true);
+      ticket.steps.clear();
+      ticket.lost_slot = true;
+      return;
+    }
     ticket.steps.insert(ticket.steps.begin(), {.kind = Step::Kind::erase, .slot = step.slot});
     ticket.common = ticket.common_limit = ticket.predicted = 0;
     ticket.source = Source::none;
     return;
   }
   ++stats.restores_total;
+  ticket.restored = report.reused;
   stats.restored_tokens_total += report.reused;
   learn(restore, report.reused, report.ms);
   const auto count = static_cast<std::ptrdiff_t>(report.reused);

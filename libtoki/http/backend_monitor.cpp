@@ -158,8 +158,18 @@ asio::awaitable<void> BackendMonitor::adopt(bool restarted) {
     say(LogLevel::info, fmt::format("backend has {} slots of {} tokens, model {}", said->slots,
                                     said->context, said->model));
   }
-  engine_.set_pinning(true);
+  several_models_ = said->several_models;
+  engine_.set_pinning(!several_models_);
   identity_ = said_identity_;  // until the trial tells which model it is
+  if (several_models_) {
+    needs_trial_ = false;
+    state_ = State::ready;
+    say(LogLevel::warn,
+        "the backend serves several models: requests go to it as they are, and nothing is reused "
+        "or "
+        "saved by toki; start one tokid for each model's llama-server instead");
+    co_return;
+  }
   needs_trial_ = true;
   state_ = State::trying;
   poke();  // the trial is not left to the next look
@@ -209,7 +219,7 @@ asio::awaitable<void> BackendMonitor::try_slot_states(std::uint32_t slots) {
   if (!found.reference.tokens.empty()) {
     const std::uint64_t number = states.fingerprints->number_of(
         said_identity_, found.reference.tokens, found.reference.logprobs);
-    identity_ = Scope({said_identity_, std::to_string(number)}).bytes();
+    identity_ = Scope({said_identity_, std::to_string(number), found.layout}).bytes();
   }
   engine_.set_abilities(found.abilities);
   if (!found.abilities.saves) {
