@@ -152,7 +152,8 @@ PlanWorld Engine::Impl::world() const {
       .tick = pool.tick(),
       .prefill_ms_per_token = prefill_rate(),
       .prefilling = static_cast<std::size_t>(std::count_if(lessee.begin(), lessee.end(), prefills)),
-      .own_cache_trust = facts.own_cache ? own_cache_trust : 0,
+      // Without a slot's name it might choose one that is fenced.
+      .own_cache_trust = facts.own_cache && pool.fenced() == 0 ? own_cache_trust : 0,
       .restores = restores(),
       .saves = saves(),
       .copies = saves() && restores() && abilities.cuts,

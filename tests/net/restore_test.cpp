@@ -221,7 +221,7 @@ TEST_CASE(
   const Answer answer = rig.chat(kA);
   REQUIRE(stuck >= 0);
   CHECK(answer.status == 200);
-  CHECK(answer.cache_n == 0);
+  CHECK(answer.cache_n <= 1);
   CHECK(answer.slot == std::to_string(1 - stuck));
   CHECK(rig.tokid.stat("restore_failures_total") == 1);
   CHECK(rig.tokid.stat("slots_fenced") == 1);

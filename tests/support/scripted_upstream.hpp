@@ -94,7 +94,7 @@ struct Behaviour {
   int template_status = 200;
   int slot_action_status = 200;
   bool slot_action_needs_model = false;  ///< refused unless the body names `alias`
-  std::uint32_t state_row_bytes = 6;  ///< as another type of KV cache would have it
+  std::uint32_t state_row_bytes = 6;     ///< as another type of KV cache would have it
   std::string slot_dir;  ///< folder of the state files; empty: they are kept in memory
 
   bool own_cache = false;  ///< displaced prompts are kept, and found by requests without id_slot
