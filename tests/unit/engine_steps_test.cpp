@@ -369,8 +369,10 @@ TEST_CASE("steps: a restore of which less than half is reused is a failure and n
   Bench b(1);
   b.stored.push_back(kA);
   const Tokens prompt = kA + range(700, 20);
+  Token fresh = 100000;
   const auto again = [&](std::uint64_t cached) {
-    b.run(kB);
+    b.run(range(fresh += 1000, 400));
+    b.stored = {kA};
     auto ticket = b.begin(prompt);
     REQUIRE(ticket);
     const auto kinds = b.run_steps(*ticket);
