@@ -351,9 +351,13 @@ TEST_CASE("of a server with several models nothing is claimed to be in a slot") 
 
 // B66
 TEST_CASE("of two cold requests with one prefix one computes it and the other gets a copy") {
+  // A server that says it is slow: the first is held back for a hundredth of what its prompt takes.
   Behaviour behaviour = slots(2);
-  behaviour.per_new_token = std::chrono::microseconds(500);
+  behaviour.per_new_token = std::chrono::milliseconds(20);
   KvRig rig(behaviour);
+  REQUIRE(rig.chat(cc({M(words("warm", 15))})).status == 200);
+  rig.up.configure([](Behaviour& b) { b.per_new_token = std::chrono::microseconds(500); });
+  rig.up.clear_log();
   Meeting meeting(2);
   std::atomic<bool> breaks{false};
   std::atomic<bool> broken{false};
