@@ -45,6 +45,9 @@ void BackendMonitor::say(LogLevel level, std::string_view text) const {
 }
 
 void BackendMonitor::adapters_changed() {
+  if (several_models_) {
+    return;  // nothing is known that could be wrong now
+  }
   engine_.forget_residency(true);
   engine_.set_abilities({});
   needs_trial_ = true;
@@ -165,8 +168,7 @@ asio::awaitable<void> BackendMonitor::adopt(bool restarted) {
     needs_trial_ = false;
     state_ = State::ready;
     say(LogLevel::warn,
-        "the backend serves several models: requests go to it as they are, and nothing is reused "
-        "or "
+        "the backend serves several models: requests go to it as they are, nothing is reused or "
         "saved by toki; start one tokid for each model's llama-server instead");
     co_return;
   }

@@ -10,10 +10,10 @@
 //
 // As in llama-server: the last generated token is not in the slot; at least one prompt token is
 // always computed; a request for a busy slot waits; a closed connection cancels its generation, and
-// the slot keeps what was computed; state files hold rows that follow from their tokens, and one that
-// is not what the server itself would write is refused; `id_slot` out of range means any; a choice without id_slot
-// takes the longest common prefix over the idle slots (if it is more than a tenth of the prompt),
-// else the least recently used idle slot.
+// the slot keeps what was computed; state files hold rows that follow from their tokens, and one
+// that is not what the server itself would write is refused; `id_slot` out of range means any; a
+// choice without id_slot takes the longest common prefix over the idle slots (if it is more than a
+// tenth of the prompt), else the least recently used idle slot.
 //
 // Threads:   all public functions may be called from any thread. One thread a connection; hooks run
 //            on it.
