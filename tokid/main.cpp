@@ -89,9 +89,11 @@ struct Daemon {
         embed_upstream(io.get_executor(), o.embed_address.value_or(o.backend_address),
                        o.embed_address ? std::string() : o.backend_key),
         embedder(embed_upstream),
-        backend(
-            io.get_executor(), upstream,
-            {.render = Millis(o.tokenize_limit_ms), .token_cache_bytes = o.token_cache_mib << 20}),
+        backend(io.get_executor(), upstream,
+                {.render = Millis(o.tokenize_limit_ms),
+                 .save = Millis(o.save_limit_ms),
+                 .restore = Millis(o.restore_limit_ms),
+                 .token_cache_bytes = o.token_cache_mib << 20}),
         index({.path = in_data_dir(o, "index.db"), .max_prompts = o.max_prompts}, log_line,
               [this, &io](std::vector<toki::PromptRecord> prompts) {
                 auto adopt = [this, kept = std::move(prompts)]() mutable {
@@ -160,6 +162,7 @@ struct Daemon {
 
   toki::Stats stats() const {
     toki::Stats all = proxy.stats();
+    all.backend_cache_mib = cache_mib;
     index.add_to(all);
     if (kv) {
       kv->add_to(all);
@@ -168,6 +171,7 @@ struct Daemon {
   }
 
   const Options& options;
+  double cache_mib = -1;  // of the server's own prompt cache
   toki::http::Upstream upstream;
   std::unique_ptr<toki::KvStore> kv;
   std::unique_ptr<toki::http::StoreWorker> worker;
@@ -261,6 +265,7 @@ int run(Options options) {
   }
   asio::io_context io(1);
   Daemon daemon(io, options, !command || command->own_cache, std::move(*store));
+  daemon.cache_mib = command ? command->cache_mib : -1;
   std::unique_ptr<Supervisor> child;
   const auto port = daemon.server.listen(options.listen_host, options.listen_port);
   if (!port) {

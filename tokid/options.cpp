@@ -146,6 +146,15 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--lead-wait-ms", o.lead_wait_ms,
                  "longest wait for a prefix that another request computes now")
       ->check(ms);
+  app.add_option(
+         "--save-limit-ms", o.save_limit_ms,
+         "longest time to save a slot; then the request goes on, and nothing is saved for a "
+         "minute")
+      ->check(positive_ms);
+  app.add_option("--restore-limit-ms", o.restore_limit_ms,
+                 "longest time to restore a slot; then the request goes on without it in another "
+                 "slot, and nothing is restored for a minute")
+      ->check(positive_ms);
   app.add_option("--backend-key-file", o.backend_key_file,
                  "file with llama-server's API key (or environment TOKID_BACKEND_KEY); without one "
                  "the client's own is passed on");

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
@@ -180,7 +181,10 @@ toki::Result<ServerCommand> complete_command(std::vector<std::string> words,
   add(kSlotPath, slot_dir);
   add(kCacheRam, "0");
   add(kMetrics, "");
-  command.own_cache = known(kCacheRam) && given(words, kCacheRam).value_or("") != "0";
+  const std::string cache = known(kCacheRam) ? given(words, kCacheRam).value_or("") : "0";
+  command.own_cache = cache != "0";
+  const auto read = std::from_chars(cache.data(), cache.data() + cache.size(), command.cache_mib);
+  command.cache_mib = read.ec == std::errc{} && command.cache_mib >= 0 ? command.cache_mib : -1;
   command.words = std::move(words);
   return command;
 }

@@ -67,6 +67,7 @@ struct BackendDescription {
                          ///< of every Scope
   std::string start_marker;      ///< changes when the process is started again; empty: not said
   std::string model;             ///< for people
+  bool several_models = false;   ///< a router: each model has slots of its own behind it
   bool sleeping = false;         ///< the model is unloaded until the next request
   std::vector<bool> slots_used;  ///< per slot: has worked before we came, so its content is
                                  ///< unknown. Empty: not said

@@ -62,6 +62,7 @@ enum class Reason : std::uint8_t {
   requested_slot,      ///< the client named the slot
   pinning_off,         ///< the backend does not keep pinned slots, so it chooses
   cache_prompt_false,  ///< the client wants no reuse
+  several_models,      ///< the backend serves several models, so what its slots hold is not known
   several_answers,     ///< one request, several sequences: the backend chooses
   tokenize_failed,     ///< its tokens could not be known in time
   too_large,           ///< too large to be worth tokenizing
@@ -161,6 +162,7 @@ struct Account {
   std::uint64_t reused = 0;
   bool tokenization_mismatch = false;
   bool integrity_fault = false;
+  bool restore_failed = false;   ///< less than half of what was restored was then reused
   std::uint64_t prompt = 0;      ///< the id under which it is remembered; 0: it is not
   bool wants_embedding = false;  ///< it is remembered without a model's embedding
 };
@@ -201,7 +203,8 @@ class TOKI_EXPORT Ticket {
   /// Why a step failed; empty: none did.
   const std::string& trouble() const noexcept;
 
-  /// False when the backend was started again or changed since: take a new ticket.
+  /// False when the backend was started again or changed since, or may still be at a step that
+  /// took too long: take a new ticket.
   bool current() const noexcept;
   /// The request goes to the backend now; from here on the slot's old content is at risk.
   void sent() noexcept;

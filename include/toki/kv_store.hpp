@@ -54,6 +54,7 @@ struct Taken {
   std::uint64_t new_tokens = 0;  ///< of those, written now
   std::uint64_t new_bytes = 0;
   bool snapshot = false;  ///< not understood to the last byte, or wanted so: kept whole
+  std::string layout{};  ///< of its rows (types, sizes, streams), to be compared; empty: a snapshot
 };
 
 struct StoredPrompt {

@@ -24,6 +24,7 @@ std::string_view to_string(Reason value) noexcept {
     case Reason::requested_slot: return "requested_slot";
     case Reason::pinning_off: return "pinning_off";
     case Reason::cache_prompt_false: return "cache_prompt_false";
+    case Reason::several_models: return "several_models";
     case Reason::several_answers: return "several_answers";
     case Reason::tokenize_failed: return "tokenize_failed";
     case Reason::too_large: return "too_large";
@@ -166,10 +167,11 @@ PlanWorld Engine::Impl::world() const {
       .tick = pool.tick(),
       .prefill_ms_per_token = prefill_rate(),
       .prefilling = static_cast<std::size_t>(std::count_if(lessee.begin(), lessee.end(), prefills)),
-      .own_cache_trust = facts.own_cache && !saves() ? own_cache_trust : 0,  // ours is exact
-      .restores = abilities.saves && store != nullptr,
+      // Without a slot's name it might choose one that is fenced.
+      .own_cache_trust = facts.own_cache && pool.fenced() == 0 ? own_cache_trust : 0,
+      .restores = restores(),
       .saves = saves(),
-      .copies = saves() && abilities.cuts,
+      .copies = saves() && restores() && abilities.cuts,
       .save = save,
       .restore = restore,
       .step_wait_ms = step_wait_ms};
@@ -415,6 +417,8 @@ void Engine::set_abilities(const StateAbilities& abilities) {
   impl_->abilities = abilities;
   impl_->save_failures = 0;
   impl_->saves_paused_until = {};
+  impl_->empty_restores = 0;
+  impl_->restores_paused_until = {};
 }
 
 void Engine::use_store(StoreLookup lookup) {

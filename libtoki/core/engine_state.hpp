@@ -62,6 +62,8 @@ struct Ticket::Impl {
   bool leads = false;                   // computes its prompt in a step; others may want a copy
   std::uint64_t wanted = 0;             // tokens of it that others wait for
   std::optional<std::uint64_t> prefilled_cached;  // the step's own word, before the request's
+  std::uint64_t restored = 0;  // tokens that a step put into the slot, by the backend's word
+  bool lost_slot = false;      // a step was given up that the backend may still be at
   std::chrono::steady_clock::time_point started;
 };
 
@@ -102,6 +104,8 @@ struct Engine::Impl {
   };
   std::vector<Pending> pending;
   std::uint64_t next_pending = 0;
+  std::uint32_t empty_restores = 0;  // in a row, of which the next request reused too little
+  std::chrono::steady_clock::time_point restores_paused_until{};
   std::uint64_t files = 0;
   std::uint64_t epoch = 0;
   double own_cache_trust = 1.0;  // share of what was hoped for that the backend's cache delivered
@@ -144,6 +148,9 @@ struct Engine::Impl {
     return abilities.saves && store != nullptr && clock() >= saves_paused_until;
   }
   std::uint64_t stored(const Scope& scope, TokenSpan tokens) const;
+  bool restores() const {
+    return abilities.saves && store != nullptr && clock() >= restores_paused_until;
+  }
   SlotView view_of(std::uint32_t slot) const;
   void note_waiter(const Query& query);
   void lease(Ticket::Impl& ticket, const Plan& plan);
@@ -164,6 +171,7 @@ struct Engine::Impl {
   void release(Ticket::Impl& ticket);
   void settle_content(Ticket::Impl& ticket, const Outcome& outcome, const Account& account);
   Account account(const Ticket::Impl& ticket, const Outcome& outcome);
+  void judge_restore(const Ticket::Impl& ticket, const Account& account);
   void count(const Ticket::Impl& ticket, const Outcome& outcome, const Account& account);
   void measure(const Ticket::Impl& ticket, const Outcome& outcome);
   bool impossible(const Ticket::Impl& ticket, std::uint64_t cached) const;

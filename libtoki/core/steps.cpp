@@ -19,7 +19,8 @@ namespace {
 
 constexpr std::uint64_t kMinStage = 16;  // tokens: a snapshot for fewer is not worth its place
 constexpr double kLeadMs = 300;          // a shorter prefill is not worth a call of its own
-// So many failures in a row (a full disk, say), and nothing is saved for a while.
+// So many failures in a row (a full disk, say), or one that took too long, and nothing is saved for
+// a while. After one restore that took too long nothing is restored for as long.
 constexpr std::uint32_t kMaxSaveFailures = 3;
 constexpr std::chrono::seconds kPause{60};
 
@@ -44,8 +45,8 @@ void Engine::Impl::add_save(Ticket::Impl& ticket, std::uint32_t slot, bool later
 
 // Whether it leads if it has to be computed: what can be told without looking for it.
 bool Engine::Impl::may_lead(const Query& query) const {
-  return query.from_ids && !query.surrogate && !query.bypass && saves() && abilities.cuts &&
-         query.tokens.size() > 1 && cold_ms(query, {}) >= kLeadMs;
+  return query.from_ids && !query.surrogate && !query.bypass && saves() && restores() &&
+         abilities.cuts && query.tokens.size() > 1 && cold_ms(query, {}) >= kLeadMs;
 }
 
 double Engine::Impl::lead_ms(const Query& query, const Plan& plan) const {
@@ -139,7 +140,7 @@ void Engine::Impl::save_failed(const Error& error) {
   ++stats.save_failures_total;
   if (error.code == Errc::unsupported) {
     abilities.saves = false;
-  } else if (++save_failures >= kMaxSaveFailures) {
+  } else if (++save_failures >= kMaxSaveFailures || error.code == Errc::timed_out) {
     save_failures = 0;
     saves_paused_until = clock() + kPause;
   }
@@ -170,12 +171,21 @@ void Engine::Impl::restored(Ticket::Impl& ticket, const Step& step, const StepRe
     // A failed restore leaves the slot in a state that nobody knows.
     ++stats.restore_failures_total;
     pool.erase_before_use(slot);
+    if (report.error && report.error->code == Errc::timed_out) {
+      // The backend may still be at it, so the slot gets no work before it says that it is idle.
+      restores_paused_until = clock() + kPause;
+      pool.fence(slot, true);
+      ticket.steps.clear();
+      ticket.lost_slot = true;
+      return;
+    }
     ticket.steps.insert(ticket.steps.begin(), {.kind = Step::Kind::erase, .slot = step.slot});
     ticket.common = ticket.common_limit = ticket.predicted = 0;
     ticket.source = Source::none;
     return;
   }
   ++stats.restores_total;
+  ticket.restored = report.reused;
   stats.restored_tokens_total += report.reused;
   learn(restore, report.reused, report.ms);
   const auto count = static_cast<std::ptrdiff_t>(report.reused);
@@ -287,8 +297,7 @@ std::function<void(const Status&)> Ticket::stored() {
   engine->pending.push_back({.id = id, .scope = step.scope, .tokens = step.tokens});
   return [engine, id, epoch = impl_->epoch](const Status& status) {
     const std::lock_guard now(engine->mutex);
-    std::erase_if(engine->pending,
-                  [&](const Engine::Impl::Pending& one) { return one.id == id; });
+    std::erase_if(engine->pending, [&](const Engine::Impl::Pending& one) { return one.id == id; });
     if (status) {
       engine->save_failures = 0;
       ++engine->stats.saves_total;

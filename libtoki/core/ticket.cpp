@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::uint64_t kMinMeasuredTokens =
     16;  // fewer computed tokens say nothing about the prefill rate
+// So many restores in a row of which too little was reused, and the backend cannot restore.
+constexpr std::uint32_t kMaxEmptyRestores = 3;
 
 }  // namespace
 
@@ -89,6 +91,12 @@ Account Engine::Impl::account(const Ticket::Impl& ticket, const Outcome& outcome
                          : result.reused > 0                        ? CacheClass::soft_hit
                                                                     : CacheClass::miss;
   }
+  // What the backend says of a restore proves nothing; what its next request reuses does.
+  result.restore_failed = ticket.restored > 0 && outcome.ending == Ending::completed &&
+                          outcome.cached_tokens && 2 * result.reused < ticket.restored;
+  if (result.restore_failed && result.cache_class == CacheClass::hit) {
+    result.cache_class = CacheClass::soft_hit;
+  }
   if (outcome.ending == Ending::completed) {
     result.tokenization_mismatch = ticket.tokens_known && !ticket.surrogate &&
                                    outcome.prompt_tokens &&
@@ -96,6 +104,16 @@ Account Engine::Impl::account(const Ticket::Impl& ticket, const Outcome& outcome
     result.integrity_fault = outcome.cached_tokens && impossible(ticket, result.reused);
   }
   return result;
+}
+
+void Engine::Impl::judge_restore(const Ticket::Impl& ticket, const Account& account) {
+  if (ticket.restored == 0 || account.cache_class == CacheClass::unreported) {
+    return;
+  }
+  empty_restores = account.restore_failed ? empty_restores + 1 : 0;
+  if (empty_restores >= kMaxEmptyRestores) {
+    abilities.saves = abilities.cuts = false;  // until the next trial
+  }
 }
 
 void Engine::Impl::count(const Ticket::Impl& ticket, const Outcome& outcome,
@@ -119,7 +137,7 @@ void Engine::Impl::count(const Ticket::Impl& ticket, const Outcome& outcome,
     case CacheClass::unreported: ++stats.class_unreported; break;
   }
   if (account.cache_class == CacheClass::hit || account.cache_class == CacheClass::soft_hit) {
-    switch (ticket.source) {
+    switch (account.restore_failed ? Source::none : ticket.source) {
       case Source::none: ++stats.source_none; break;
       case Source::slot: ++stats.source_slot; break;
       case Source::tree: ++stats.source_tree; break;
@@ -128,6 +146,7 @@ void Engine::Impl::count(const Ticket::Impl& ticket, const Outcome& outcome,
       case Source::copy: ++stats.source_copy; break;
     }
   }
+  stats.restore_failures_total += account.restore_failed ? 1 : 0;
   stats.similar_searches_total += ticket.searched_similar ? 1 : 0;
   stats.similar_gained_tokens_total += ticket.similar_gain;
   const std::uint64_t prompt = outcome.prompt_tokens.value_or(ticket.tokens.size());
@@ -276,7 +295,7 @@ Source Ticket::source() const noexcept {
 }
 bool Ticket::current() const noexcept {
   const std::lock_guard lock(impl_->engine->mutex);
-  return impl_->epoch == impl_->engine->epoch;
+  return impl_->epoch == impl_->engine->epoch && !impl_->lost_slot;
 }
 bool Ticket::settled() const noexcept {
   return impl_->settled;
@@ -340,6 +359,7 @@ Account Ticket::finish(const Outcome& outcome) && {
     const bool current = ticket->epoch == engine->epoch;
     if (current && ticket->sent) {
       engine->measure(*ticket, outcome);
+      engine->judge_restore(*ticket, account);
       engine->settle_content(*ticket, outcome, account);
       if (whole && !account.tokenization_mismatch && !account.integrity_fault) {
         changes = engine->remember(*ticket, hash);

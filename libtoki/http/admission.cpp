@@ -87,7 +87,9 @@ bool Admission::try_admit(Waiter& waiter) {
     waiter.chose_to_wait = waiter.chose_to_wait || engine_.idle_slots() >= waiter.query.sequences;
     return false;
   }
+  const bool copied = ticket->reason() == Reason::restored || ticket->reason() == Reason::copied;
   slot_waits_ += waiter.chose_to_wait ? 1U : 0U;
+  coalesced_ += waiter.chose_to_wait && copied ? 1U : 0U;
   waiter.ticket.emplace(std::move(*ticket));
   return true;
 }
@@ -180,6 +182,7 @@ void Admission::add_to(Stats& stats) const noexcept {
   stats.queue_full_total = full_;
   stats.queue_timeouts_total = timeouts_;
   stats.slot_waits_total = slot_waits_;
+  stats.coalesced_total = coalesced_;
   stats.requests_refused += full_ + timeouts_ + unready_;
   stats.requests_total += left_;
   stats.requests_cancelled += left_;

@@ -45,6 +45,9 @@ void BackendMonitor::say(LogLevel level, std::string_view text) const {
 }
 
 void BackendMonitor::adapters_changed() {
+  if (several_models_) {
+    return;  // nothing is known that could be wrong now
+  }
   engine_.forget_residency(true);
   engine_.set_abilities({});
   needs_trial_ = true;
@@ -158,8 +161,17 @@ asio::awaitable<void> BackendMonitor::adopt(bool restarted) {
     say(LogLevel::info, fmt::format("backend has {} slots of {} tokens, model {}", said->slots,
                                     said->context, said->model));
   }
-  engine_.set_pinning(true);
+  several_models_ = said->several_models;
+  engine_.set_pinning(!several_models_);
   identity_ = said_identity_;  // until the trial tells which model it is
+  if (several_models_) {
+    needs_trial_ = false;
+    state_ = State::ready;
+    say(LogLevel::warn,
+        "the backend serves several models: requests go to it as they are, nothing is reused or "
+        "saved by toki; start one tokid for each model's llama-server instead");
+    co_return;
+  }
   needs_trial_ = true;
   state_ = State::trying;
   poke();  // the trial is not left to the next look
@@ -209,7 +221,7 @@ asio::awaitable<void> BackendMonitor::try_slot_states(std::uint32_t slots) {
   if (!found.reference.tokens.empty()) {
     const std::uint64_t number = states.fingerprints->number_of(
         said_identity_, found.reference.tokens, found.reference.logprobs);
-    identity_ = Scope({said_identity_, std::to_string(number)}).bytes();
+    identity_ = Scope({said_identity_, std::to_string(number), found.layout}).bytes();
   }
   engine_.set_abilities(found.abilities);
   if (!found.abilities.saves) {

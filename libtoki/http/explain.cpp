@@ -90,11 +90,14 @@ asio::awaitable<std::variant<Explanation, HttpError>> explain(LlamaServerBackend
     parsed = Body::parse(source.body);
   }
   const Body& body = std::get<Body>(parsed);
-  const auto read = read_generation_request(endpoint, body, engine.slots());
+  auto read = read_generation_request(endpoint, body, engine.slots());
   if (const auto* bad = std::get_if<HttpError>(&read)) {
     co_return *bad;
   }
-  const auto& wanted = std::get<GenerationRequest>(read);
+  auto& wanted = std::get<GenerationRequest>(read);
+  if (monitor.several_models()) {
+    leave_to_backend(wanted, Reason::several_models);
+  }
   source.path = path_of(endpoint);
   const Time deadline = std::chrono::steady_clock::now() + limits.patience;
   Explanation result;

@@ -160,6 +160,12 @@ std::variant<GenerationRequest, HttpError> read_generation_request(Endpoint endp
   return request;
 }
 
+void leave_to_backend(GenerationRequest& request, Reason reason) {
+  request.bypass = reason;
+  request.known_prompt = false;
+  request.slot.reset();
+}
+
 Query query_for(const GenerationRequest& request, std::string_view identity) {
   const bool infill = request.endpoint == Endpoint::infill;
   Query query{.scope = Scope({identity, request.adapters, infill ? "infill" : ""})};

@@ -28,7 +28,9 @@ void Housekeeper::watch() {
   const bool saves = stats.can_save != 0;
   if (saves_ && !saves && log_) {
     log_(LogLevel::warn, "slot states are not saved for now; save_failures_total is " +
-                             std::to_string(stats.save_failures_total));
+                             std::to_string(stats.save_failures_total) +
+                             ", restore_failures_total is " +
+                             std::to_string(stats.restore_failures_total));
   } else if (!saves_ && saves && log_ && stats.save_failures_total > 0) {
     log_(LogLevel::info, "slot states are saved again");
   }

@@ -37,6 +37,9 @@ Result<Tokens> read_ids(const JsonField& list) {
   return tokens;
 }
 
+// A router says no number of slots, and queues by itself.
+constexpr std::uint32_t kRouterSlots = 64;
+
 std::string prefill_body(SlotId slot, TokenSpan prompt) {
   return fmt::format(R"({{"prompt":[{}],"n_predict":0,"id_slot":{},"cache_prompt":true}})",
                      fmt::join(prompt, ","), slot.index);
@@ -95,6 +98,10 @@ asio::awaitable<Result<BackendDescription>> LlamaServerBackend::async_props() {
   said.start_marker = text(root, "/media_marker");
   said.model = text(root, "/model_path");
   said.sleeping = member(root, "/is_sleeping", false);
+  said.several_models = text(root, "/role") == "router";
+  if (said.slots == 0 && said.several_models) {
+    said.slots = kRouterSlots;
+  }
   if (said.slots == 0) {
     co_return nonsense("/props");
   }
@@ -103,10 +110,16 @@ asio::awaitable<Result<BackendDescription>> LlamaServerBackend::async_props() {
   }
   const std::string context = std::to_string(said.context);
   const std::string slots = std::to_string(said.slots);
+  // How it drafts: a restore brings back the main model's state alone. Builds say it in either form.
+  const std::string_view settings = "/default_generation_settings";
+  const std::string drafts =
+      text(root, fmt::format("{}/params/speculative.types", settings)) +
+      (member(root, fmt::format("{}/speculative", settings), false) ? "+" : "");
   model_alias_ = text(root, "/model_alias");
-  said.identity = Scope({said.model, text(root, "/model_alias"), text(root, "/model_ftype"),
-                         text(root, "/chat_template"), text(root, "/build_info"), context, slots})
-                      .bytes();
+  said.identity =
+      Scope({said.model, text(root, "/model_alias"), text(root, "/model_ftype"),
+             text(root, "/chat_template"), text(root, "/build_info"), context, slots, drafts})
+          .bytes();
   co_return said;
 }
 
@@ -120,6 +133,9 @@ asio::awaitable<Result<BackendDescription>> LlamaServerBackend::async_describe()
   if (auto models = co_await get("/v1/models", limits_.probe);
       models && models->status == 200 &&
       parser.parse(models->body.data(), models->body.size()).get(root) == simdjson::SUCCESS) {
+    dom::array list;
+    said->several_models =
+        said->several_models || (root["data"].get(list) == simdjson::SUCCESS && list.size() > 1);
     std::string shape;
     for (const char* name : {"n_vocab", "n_embd", "n_params", "size", "n_ctx_train"}) {
       shape += fmt::format("{},", number(root, fmt::format("/data/0/meta/{}", name)));
@@ -131,10 +147,13 @@ asio::awaitable<Result<BackendDescription>> LlamaServerBackend::async_describe()
       slots && slots->status == 200 &&
       parser.parse(slots->body.data(), slots->body.size()).get(list) == simdjson::SUCCESS) {
     // A slot that never worked shows neither a task nor a prompt.
+    bool drafts = false;
     for (const dom::element slot : list) {
+      drafts = drafts || member(slot, "/speculative", false);
       said->slots_used.push_back(member<std::int64_t>(slot, "/id_task", -1) >= 0 ||
                                  number(slot, "/n_prompt_tokens") > 0);
     }
+    said->identity = Scope({said->identity, drafts ? "drafts" : ""}).bytes();
     if (said->slots_used.size() != said->slots) {
       said->slots_used.clear();
     }
@@ -367,7 +386,7 @@ asio::awaitable<Result<Timed>> LlamaServerBackend::slot_action(SlotId slot, std:
     json += fmt::format(R"({}"model":{})", json.size() > 1 ? "," : "", quote(model_alias_));
   }
   json += "}";
-  auto reply = co_await post(target, json, limits_.control);
+  auto reply = co_await post(target, json, action == "save" ? limits_.save : limits_.restore);
   if (const auto failed = failure(target, reply)) {
     co_return *failed;
   }

@@ -335,6 +335,9 @@ void Proxy::Flow::settle(bool client_left) {
     proxy.embeddings_.for_record(account.prompt, std::move(rendered.text));
   }
   report.fault = account.integrity_fault;
+  if (account.restore_failed) {
+    report.error = "the backend reused less than half of what it said it had restored";
+  }
 }
 
 Proxy::Proxy(Upstream& upstream, LlamaServerBackend& backend, BackendMonitor& monitor,
@@ -440,6 +443,9 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
     report.error = bad->message;
     co_await answer.error(*bad);
     co_return;
+  }
+  if (monitor_.several_models()) {
+    leave_to_backend(std::get<GenerationRequest>(read), Reason::several_models);
   }
   Flow flow{.proxy = *this,
             .request = request_now,

@@ -131,6 +131,7 @@ asio::awaitable<void> find(Bench& bench, StateFindings& findings) {
     if (!taken) {
       findings.why = "the saved state cannot be read: " + taken.error().detail;
     } else {
+      findings.layout = taken->layout;
       findings.why = co_await try_whole(bench, taken->tokens);
       findings.abilities.saves = findings.why.empty();
       if (findings.abilities.saves && taken->snapshot) {

@@ -117,7 +117,8 @@ std::size_t stat_rows(const Stats& s, std::span<StatRow> rows) noexcept {
       {"saves_total", "Slot states saved", true, n(s.saves_total)},
       {"save_failures_total", "Saves that failed", true, n(s.save_failures_total)},
       {"restores_total", "Stored prefixes restored into a slot", true, n(s.restores_total)},
-      {"restore_failures_total", "Restores that failed; the slot was erased", true,
+      {"restore_failures_total",
+       "Restores that failed, or of which the next request reused less than half", true,
        n(s.restore_failures_total)},
       {"restored_tokens_total", "Tokens of them", true, n(s.restored_tokens_total)},
       {"copies_total", "Slots saved so that another could take over their prefix", true,
@@ -148,6 +149,11 @@ std::size_t stat_rows(const Stats& s, std::span<StatRow> rows) noexcept {
       {"pinning", "1 when the backend keeps the prompt of a named slot", false, n(s.pinning)},
       {"own_cache", "1 while the backend's own prompt cache is worth asking", false,
        n(s.own_cache)},
+      {"coalesced_total", "Requests that waited for a prefix another computed, and got a copy",
+       true, n(s.coalesced_total)},
+      {"backend_cache_mib",
+       "Limit of the backend's own prompt cache; 0: it has none, -1: no limit, or not known", false,
+       s.backend_cache_mib},
   }};
   TOKI_CHECK(rows.size() >= kStatRows);
   std::copy(all.begin(), all.end(), rows.begin());

@@ -313,7 +313,7 @@ Result<Taken> KvStore::Impl::take_rows(const Scope& scope, const State& state, d
   const std::string layout = state.rows->layout().bytes();
   const SegmentTrie* trie = tree.find(scope.bytes(), layout);
   const SegmentPath path = trie != nullptr ? trie->path(state.tokens) : SegmentPath{};
-  Taken taken{.tokens = state.tokens};
+  Taken taken{.tokens = state.tokens, .layout = layout};
   if (path.tokens == state.tokens.size()) {
     use(path.segments);
     const WriteGuard lock(memory);

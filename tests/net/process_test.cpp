@@ -155,6 +155,7 @@ TEST_CASE("llama-server is started with the flags that toki needs") {
   CHECK(start.value("--cache-ram") == "0");
   CHECK(start.count("--metrics") == 1);
   CHECK(start.count("--slot-save-path") == 1);
+  CHECK(tokid.stat("backend_cache_mib") == 0);
   CHECK(post_json(tokid.port(), kChat, cc({M("q")})).status == 200);
   SECTION("and stopped at the end") {
     tokid.process().signal(SIGTERM);
@@ -179,6 +180,7 @@ TEST_CASE("flags that were given are not given again") {
   CHECK(start.value("--cache-ram") == "100");
   CHECK(start.count("--slot-save-path") == 1);
   CHECK(tokid.stat("slots_total") == 3);
+  CHECK(tokid.stat("backend_cache_mib") == 100);  // B47
 }
 
 TEST_CASE("flags that the program does not know are left out") {
@@ -190,6 +192,7 @@ TEST_CASE("flags that the program does not know are left out") {
   CHECK(fake.starts()[0].count("--metrics") == 1);
 }
 
+// B47
 TEST_CASE("a killed llama-server is started again") {
   Fake fake;
   Tokid tokid(local_url(unused_port()), {}, fake_program());

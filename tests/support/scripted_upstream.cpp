@@ -7,6 +7,8 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -14,6 +16,8 @@
 #include <stdexcept>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "state_bytes.hpp"
 
 namespace toki::test {
 namespace {
@@ -870,9 +874,10 @@ void ScriptedUpstream::answer(const std::shared_ptr<LoggedRequest>& request,
   }
   if (method == "GET" && path == "/props") {
     connection.respond(
-        200, R"({"default_generation_settings":{"params":{},"n_ctx":)" + std::to_string(b.n_ctx) +
-                 R"(},"total_slots":)" + std::to_string(b.slots) + R"(,"model_alias":)" +
-                 quote(b.alias) + R"(,"model_ftype":"Q4_1","model_path":)" + quote(b.model_path) +
+        200, R"({"default_generation_settings":{"params":{"speculative.types":)" + quote(b.draft) +
+                 R"(},"n_ctx":)" + std::to_string(b.n_ctx) + R"(},"total_slots":)" +
+                 std::to_string(b.slots) + R"(,"model_alias":)" + quote(b.alias) +
+                 R"(,"model_ftype":"Q4_1","model_path":)" + quote(b.model_path) +
                  R"(,"modalities":{"vision":false,"audio":false},"media_marker":)" +
                  quote(media_marker()) + R"(,"endpoint_slots":true,"chat_template":)" +
                  quote(b.chat_template) + R"(,"build_info":)" + quote(b.build_info) +
@@ -880,12 +885,16 @@ void ScriptedUpstream::answer(const std::shared_ptr<LoggedRequest>& request,
     return;
   }
   if (method == "GET" && (path == "/v1/models" || path == "/models")) {
-    connection.respond(200, R"({"object":"list","data":[{"id":)" + quote(b.alias) +
-                                R"(,"object":"model","created":1700000000,"owned_by":"llamacpp",)" +
-                                R"("meta":{"vocab_type":2,"n_vocab":49152,"n_ctx":)" +
-                                std::to_string(b.n_ctx) +
-                                R"(,"n_ctx_train":65536,"n_embd":576,"n_params":134515008,)" +
-                                R"("size":96576768,"ftype":"Q4_1"}}]})");
+    std::string more;
+    for (const auto& name : b.more_models) {
+      more += R"(,{"id":)" + quote(name) + R"(,"object":"model","owned_by":"llamacpp"})";
+    }
+    connection.respond(
+        200, R"({"object":"list","data":[{"id":)" + quote(b.alias) +
+                 R"(,"object":"model","created":1700000000,"owned_by":"llamacpp",)" +
+                 R"("meta":{"vocab_type":2,"n_vocab":49152,"n_ctx":)" + std::to_string(b.n_ctx) +
+                 R"(,"n_ctx_train":65536,"n_embd":576,"n_params":134515008,)" + R"("size":)" +
+                 std::to_string(b.model_size) + R"(,"ftype":"Q4_1"}})" + more + "]}");
     return;
   }
   wake_up();
@@ -987,7 +996,8 @@ void ScriptedUpstream::slot_action(const LoggedRequest& request, Connection& con
   auto error = [&](int code, std::string_view message, std::string_view type) {
     connection.respond(code, error_body(code, message, type));
   };
-  const int status = behaviour().slot_action_status;
+  const Behaviour b = behaviour();
+  const int status = b.slot_action_status;
   if (status != 200) {
     return error(status, "This feature is not supported by multimodal", "not_supported_error");
   }
@@ -1007,6 +1017,9 @@ void ScriptedUpstream::slot_action(const LoggedRequest& request, Connection& con
   if (!erase && (file.empty() || file.find('/') != std::string::npos)) {
     return error(400, "Invalid filename", "invalid_request_error");
   }
+  if (b.slot_action_needs_model && body["model"].str() != b.alias) {
+    return error(400, "model name is missing from the request", "invalid_request_error");
+  }
   // As a generation does, the action waits for a busy slot.
   std::unique_lock lock(mutex_);
   const auto index = std::min(static_cast<std::size_t>(id), slots_.size() - 1);
@@ -1023,13 +1036,15 @@ void ScriptedUpstream::slot_action(const LoggedRequest& request, Connection& con
   if (erase) {
     answer = who + R"(,"n_erased":)" + std::to_string(slot.tokens.size()) + "}";
     slot.tokens.clear();
+  } else if (save && !write_state_locked(file, id)) {
+    lock.unlock();
+    return error(500, "cannot write the state", "server_error");
   } else if (save) {
-    saved_[file] = slot.tokens;
     answer = who + name + R"(,"n_saved":)" + std::to_string(slot.tokens.size()) +
              R"(,"n_written":)" + std::to_string(slot.tokens.size() * 1000) +
              R"(,"timings":{"save_ms":0.5}})";
-  } else if (const auto at = saved_.find(file); at != saved_.end()) {
-    slot.tokens = at->second;
+  } else if (const auto tokens = read_state_locked(file, id)) {
+    slot.tokens = *tokens;
     answer = who + name + R"(,"n_restored":)" + std::to_string(slot.tokens.size()) +
              R"(,"n_read":)" + std::to_string(slot.tokens.size() * 1000) +
              R"(,"timings":{"restore_ms":0.5}})";
@@ -1042,6 +1057,38 @@ void ScriptedUpstream::slot_action(const LoggedRequest& request, Connection& con
   }
   lock.unlock();
   connection.respond(200, answer);
+}
+
+// REQUIRES: mutex_ held, as for what follows.
+bool ScriptedUpstream::write_state_locked(const std::string& file, int slot) {
+  const auto& tokens = slots_[static_cast<std::size_t>(slot)].tokens;
+  if (behaviour_.slot_dir.empty()) {
+    saved_[file] = tokens;
+    return true;
+  }
+  StateShape shape;
+  shape.streams = static_cast<std::uint32_t>(slots_.size());
+  shape.k_rows[0] = behaviour_.state_row_bytes;
+  std::ofstream out(behaviour_.slot_dir + "/" + file, std::ios::binary);
+  out << state_file(shape, tokens, static_cast<std::uint32_t>(slot));
+  return static_cast<bool>(out.flush());
+}
+
+std::optional<std::vector<int>> ScriptedUpstream::read_state_locked(const std::string& file,
+                                                                    int slot) const {
+  if (behaviour_.slot_dir.empty()) {
+    const auto at = saved_.find(file);
+    return at == saved_.end() ? std::nullopt : std::optional(at->second);
+  }
+  std::ifstream in(behaviour_.slot_dir + "/" + file, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  StateShape shape;
+  shape.streams = static_cast<std::uint32_t>(slots_.size());
+  shape.k_rows[0] = behaviour_.state_row_bytes;
+  auto tokens = tokens_of_state_file(bytes);
+  const bool right =
+      tokens && bytes == state_file(shape, *tokens, static_cast<std::uint32_t>(slot));
+  return right ? std::move(tokens) : std::nullopt;
 }
 
 int ScriptedUpstream::choose_locked(std::int64_t wanted, const std::vector<int>& prompt) const {

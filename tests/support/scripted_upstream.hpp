@@ -10,9 +10,10 @@
 //
 // As in llama-server: the last generated token is not in the slot; at least one prompt token is
 // always computed; a request for a busy slot waits; a closed connection cancels its generation, and
-// the slot keeps what was computed; `id_slot` out of range means any; a choice without id_slot
-// takes the longest common prefix over the idle slots (if it is more than a tenth of the prompt),
-// else the least recently used idle slot.
+// the slot keeps what was computed; state files hold rows that follow from their tokens, and one
+// that is not what the server itself would write is refused; `id_slot` out of range means any; a
+// choice without id_slot takes the longest common prefix over the idle slots (if it is more than a
+// tenth of the prompt), else the least recently used idle slot.
 //
 // Threads:   all public functions may be called from any thread. One thread a connection; hooks run
 //            on it.
@@ -76,6 +77,9 @@ struct Behaviour {
   int n_ctx = 65536;  ///< context of one slot
   std::string alias = "m";
   std::string model_path = "/models/m.gguf";
+  std::int64_t model_size = 96576768;
+  std::vector<std::string> more_models;  ///< listed beside it
+  std::string draft = "none";            ///< `speculative.types` of /props
   std::string build_info = "b1-scripted";
   std::string chat_template = "{{ scripted }}";
 
@@ -89,6 +93,9 @@ struct Behaviour {
   int tokenize_status = 200;
   int template_status = 200;
   int slot_action_status = 200;
+  bool slot_action_needs_model = false;  ///< refused unless the body names `alias`
+  std::uint32_t state_row_bytes = 6;     ///< as another type of KV cache would have it
+  std::string slot_dir;  ///< folder of the state files; empty: they are kept in memory
 
   bool own_cache = false;  ///< displaced prompts are kept, and found by requests without id_slot
   bool keeps_idle_slots = true;  ///< false: work on one slot empties the idle ones
@@ -245,6 +252,9 @@ class ScriptedUpstream {
   std::uint64_t last_request_ = 0;
 
   std::vector<Slot> slots_;
+  bool write_state_locked(const std::string& file, int slot);
+  std::optional<std::vector<int>> read_state_locked(const std::string& file, int slot) const;
+
   std::vector<std::vector<int>> host_cache_;
   std::map<std::string, std::vector<int>> saved_;
   std::map<std::string, int, std::less<>> words_;

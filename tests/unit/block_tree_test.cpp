@@ -51,14 +51,32 @@ TEST_CASE("tree: a longer prompt replaces the partial end of a shorter one") {
 }
 
 TEST_CASE("tree: never more blocks than its budget, and survivors are right") {  // B47
-  BlockTree tree({.block_size = 32, .max_blocks = 1000});
-  for (Token i = 0; i < 20000; ++i) {
-    tree.insert(kScope, range(i * 100, 64));
-    REQUIRE(tree.blocks() <= 1000);
+  // A million chains of 64 tokens, a hundred times what there is room for.
+  constexpr Token kChains = 1000000;
+  constexpr std::size_t kMost = 10000;
+  BlockTree tree({.block_size = 32, .max_blocks = kMost});
+  const auto chain = [](Token i) { return range(i * 100, 64); };
+  std::size_t most_bytes = 0;
+  bool within = true;
+  for (Token i = 0; i < kChains; ++i) {
+    tree.insert(kScope, chain(i));
+    within = within && tree.blocks() <= kMost;
+    if (i == kChains / 10) most_bytes = tree.bytes();
   }
+  CHECK(within);
+  CHECK(tree.bytes() <= most_bytes + most_bytes / 50);
   tree.check_invariants();
-  CHECK(tree.match(kScope, range(19999 * 100, 64)).tokens == 64);
-  CHECK(tree.match(kScope, range(0, 64)).tokens == 0);
+  std::size_t survivors = 0;
+  for (Token i = 0; i < kChains; ++i) {
+    const std::size_t known = tree.match(kScope, chain(i)).tokens;
+    within = within && (known == 0 || known == 32 || known == 64);
+    survivors += known == 64 ? 1 : 0;
+  }
+  CHECK(within);
+  CHECK(survivors > kMost / 4);
+  CHECK(survivors <= kMost / 2);
+  CHECK(tree.match(kScope, chain(kChains - 1)).tokens == 64);
+  CHECK(tree.match(kScope, chain(0)).tokens == 0);
 }
 
 TEST_CASE("tree: one giant prompt does not flush what was used twice") {

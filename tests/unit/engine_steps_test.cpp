@@ -448,3 +448,113 @@ TEST_CASE("steps: what is saved and not yet taken counts as stored until the sto
   CHECK(b.engine.stats().save_failures_total == (fails ? 1 : 0));
   CHECK(b.engine.stats().saves_total == (fails ? 0 : 1));
 }
+
+TEST_CASE("steps: a restore of which less than half is reused is a failure and no hit") {  // B03
+  Bench b(1);
+  b.stored.push_back(kA);
+  const Tokens prompt = kA + range(700, 20);
+  Token fresh = 100000;
+  const auto again = [&](std::uint64_t cached) {
+    b.run(range(fresh += 1000, 400));
+    b.stored = {kA};
+    auto ticket = b.begin(prompt);
+    REQUIRE(ticket);
+    const auto kinds = b.run_steps(*ticket);
+    const Account account = b.finish(std::move(*ticket), prompt, cached);
+    return std::pair(!kinds.empty() && kinds.back() == Kind::restore, account);
+  };
+  CHECK(again(199).second.restore_failed);
+  const auto half = again(200);
+  CHECK_FALSE(half.second.restore_failed);
+  CHECK(half.second.cache_class == CacheClass::hit);
+  const auto some = again(150);
+  CHECK(some.second.cache_class == CacheClass::soft_hit);
+  CHECK(again(0).second.cache_class == CacheClass::miss);
+  CHECK(b.engine.stats().source_disk == 1);
+  CHECK(b.engine.stats().can_save == 1);
+  CHECK(again(0).first);  // the third in a row
+  CHECK(b.engine.stats().restore_failures_total == 4);
+  CHECK(b.engine.stats().can_save == 0);
+  CHECK_FALSE(again(0).first);
+  b.engine.set_abilities({.saves = true, .cuts = true});
+  CHECK(again(400).first);
+}
+
+TEST_CASE("steps: a restore that takes too long costs the ticket its slot") {  // B29
+  Bench b(2);
+  b.stored.push_back(kA);
+  auto ticket = b.begin(kA);
+  REQUIRE(ticket->next_step()->kind == Kind::restore);
+  const std::uint32_t slot = ticket->slot()->index;
+  ticket->step_done({.error = Error{Errc::timed_out, "no answer"}});
+  CHECK(ticket->next_step() == nullptr);
+  CHECK_FALSE(ticket->current());
+  std::move(*ticket).dismiss({}, SlotContent::unknown);
+  CHECK(b.engine.fenced() == std::vector{slot});
+  auto next = b.begin(kA);
+  REQUIRE(next);
+  CHECK(next->current());
+  CHECK(next->slot()->index == 1 - slot);
+  CHECK(next->next_step() == nullptr);  // nothing is restored for a minute
+  CHECK_FALSE(b.begin(kA));
+  b.engine.unfence(slot);
+  auto there = b.begin(kB);
+  REQUIRE(there);
+  CHECK(there->slot()->index == slot);
+  CHECK(there->next_step()->kind == Kind::erase);
+  std::move(*there).dismiss({}, SlotContent::unknown);
+  b.now += std::chrono::seconds(61);
+  CHECK(b.begin(kA)->next_step()->kind == Kind::erase);
+  CHECK(b.engine.stats().restore_failures_total == 1);
+}
+
+TEST_CASE("steps: one save that takes too long is enough for a pause") {  // B29
+  Bench b(1);
+  b.run(kA);
+  auto ticket = b.begin(kB);
+  REQUIRE(ticket->next_step()->kind == Kind::save);
+  ticket->step_done({.error = Error{Errc::timed_out, "no answer"}});
+  CHECK(ticket->current());
+  CHECK(b.engine.stats().can_save == 0);
+  b.now += std::chrono::seconds(61);
+  CHECK(b.engine.stats().can_save == 1);
+}
+
+TEST_CASE(
+    "steps: the backend's own cache is asked for more than the store has, while it delivers") {
+  // B28
+  Bench b(1);
+  b.engine.backend_changed({.slots = 1, .slots_used = {false}, .own_cache = true});
+  b.engine.set_abilities({.saves = true, .cuts = true});
+  b.stored.push_back(kA);
+  const Tokens grown = kA + range(700, 800);
+  Token fresh = 100000;
+  const auto displace = [&] {
+    const Tokens other = range(fresh += 1000, 400);
+    auto ticket = b.begin(other);
+    while (ticket->next_step() != nullptr) {
+      ticket->step_done({.error = Error{Errc::backend, "500"}});
+    }
+    b.finish(std::move(*ticket), other);
+  };
+  b.run(grown);
+  displace();
+  auto next = b.begin(grown + range(1600, 20));
+  CHECK(next->reason() == Reason::backend_cache);
+  CHECK(next->next_step() == nullptr);
+  b.finish(std::move(*next), grown + range(1600, 20), 1200);
+  int disappointments = 0;
+  for (;;) {
+    displace();
+    auto ticket = b.begin(grown + range(1600, 30));
+    const bool asked = ticket->reason() == Reason::backend_cache;
+    const auto kinds = b.run_steps(*ticket);
+    b.finish(std::move(*ticket), grown + range(1600, 30), asked ? 0 : 400);
+    if (!asked) {
+      CHECK(kinds.back() == Kind::restore);
+      break;
+    }
+    REQUIRE(++disappointments < 4);
+  }
+  CHECK(disappointments > 0);
+}

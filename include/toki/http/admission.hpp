@@ -58,7 +58,7 @@ class TOKI_EXPORT Admission {
   AdmissionLimits limits_;
   std::list<Waiter*> waiters_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::uint64_t full_ = 0, timeouts_ = 0, slot_waits_ = 0, left_ = 0, unready_ = 0;
+  std::uint64_t full_ = 0, timeouts_ = 0, slot_waits_ = 0, coalesced_ = 0, left_ = 0, unready_ = 0;
 };
 
 }  // namespace toki::http

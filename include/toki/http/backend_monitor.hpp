@@ -71,6 +71,8 @@ class TOKI_EXPORT BackendMonitor {
   void tokens_were_wrong();
 
   State state() const noexcept { return state_; }
+  /// The backend is a router before several models: which slot works for which is not known.
+  bool several_models() const noexcept { return several_models_; }
   bool serving() const noexcept { return state_ == State::trying || state_ == State::ready; }
   /// Equal only while KV cache may be shared; the first part of every Scope.
   const std::string& identity() const noexcept { return identity_; }
@@ -98,6 +100,7 @@ class TOKI_EXPORT BackendMonitor {
   std::string props_identity_;  // of /props alone: what each look can compare
   std::string start_marker_;
   std::chrono::steady_clock::time_point asked_slots_{};
+  bool several_models_ = false;
   bool was_away_ = false;
   bool asleep_ = false;
   bool needs_trial_ = false;

@@ -61,6 +61,9 @@ TOKI_EXPORT std::variant<GenerationRequest, HttpError> read_generation_request(E
                                                                                const Body& body,
                                                                                std::size_t slots);
 
+/// toki has no say in it, for this reason: its prompt is not looked at.
+TOKI_EXPORT void leave_to_backend(GenerationRequest& request, Reason reason);
+
 /// What to ask the engine, but for the tokens. `identity`: of the backend, the scope's first part.
 TOKI_EXPORT Query query_for(const GenerationRequest& request, std::string_view identity);
 

@@ -33,7 +33,9 @@ struct LlamaServerLimits {
   Millis render{5000};  ///< rendering and tokenizing one request
   Millis control{
       60000};          ///< a control call; it waits for the server's main loop and for a busy slot
-  Millis probe{2000};  ///< health and description
+  Millis save{30000};  ///< saving a slot's state
+  Millis restore{30000};  ///< restoring or erasing one
+  Millis probe{2000};     ///< health and description
   std::size_t token_cache_bytes =
       std::size_t{64} << 20;  ///< memory for texts and their tokens; 0: each is tokenized anew
 };

@@ -32,6 +32,7 @@ struct StateTrialSetup {
 struct StateFindings {
   StateAbilities abilities{.saves = false, .cuts = false, .rewinds = true};
   Continued reference;  ///< the fixed prompt continued without any cache: tells models apart
+  std::string layout;   ///< of the saved state's rows: types and sizes; empty: not understood
   std::string why;      ///< what is missing, and the reason; empty: nothing is
 };
 
