@@ -148,6 +148,10 @@ std::size_t stat_rows(const Stats& s, std::span<StatRow> rows) noexcept {
       {"pinning", "1 when the backend keeps the prompt of a named slot", false, n(s.pinning)},
       {"own_cache", "1 while the backend's own prompt cache is worth asking", false,
        n(s.own_cache)},
+      {"pins_by_hand", "Prefixes pinned by hand, those of other models included", false,
+       n(s.pins_by_hand)},
+      {"pins_hot", "Prefixes pinned because many prompts begin with them", false, n(s.pins_hot)},
+      {"pins_held", "Slots that keep a pin", false, n(s.pins_held)},
   }};
   TOKI_CHECK(rows.size() >= kStatRows);
   std::copy(all.begin(), all.end(), rows.begin());
