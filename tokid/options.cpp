@@ -146,6 +146,9 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--lead-wait-ms", o.lead_wait_ms,
                  "longest wait for a prefix that another request computes now")
       ->check(ms);
+  app.add_option("--pin-hot", o.pin_hot,
+                 "so many of the prefixes that most prompts begin with keep a slot of their own")
+      ->check(CLI::Range(0, 1024));
   app.add_option("--backend-key-file", o.backend_key_file,
                  "file with llama-server's API key (or environment TOKID_BACKEND_KEY); without one "
                  "the client's own is passed on");
