@@ -83,6 +83,10 @@ std::vector<SlotView> Engine::Impl::view(const Query& query) const {
     if (user == nullptr || user->slot != i) {
       view.common = reach(i, query);
       view.superseded = pool.superseded_by(i, query.scope, query.tokens);
+      if (user != nullptr && std::count(user->borrowed.begin(), user->borrowed.end(), i) > 0) {
+        view.busy = !slot.fenced;  // it is saved just now
+        view.remaining_ms = std::max(save.of(view.held) - milliseconds(now - slot.leased_at), 1.0);
+      }
     } else if (user->tokens_known && user->scope == query.scope) {
       view.busy = !slot.fenced;
       view.common = common_prefix(user->tokens, query.tokens);

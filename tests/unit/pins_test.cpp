@@ -347,6 +347,23 @@ TEST_CASE("pins: a request that begins with a pin waits while it is computed") {
   CHECK(b.engine.begin(query)->predicted() == 2000);
 }
 
+TEST_CASE("pins: a request that begins with a pin waits while its slot is saved") {
+  Bench b(2);
+  b.with_store();
+  REQUIRE(b.engine.pin(kScope, kPin));
+  b.chore();
+  auto save = b.engine.begin_chore();
+  REQUIRE(save);
+  const Tokens going_on = kPin + kOther;
+  Query query = b.query(going_on);
+  query.patience = std::chrono::seconds(1);
+  CHECK(b.engine.begin(query).error().code == Errc::busy);
+  CHECK(b.engine.begin(b.query(kOther)));
+  b.run_steps(*save);
+  std::move(*save).dismiss({}, SlotContent::unknown);
+  CHECK(b.engine.begin(query)->predicted() == 400);
+}
+
 TEST_CASE("pins: requests come first, and none is put into a slot at the end") {
   Bench b(3);
   REQUIRE(b.engine.pin(kScope, kPin));
