@@ -257,7 +257,8 @@ void Ticket::step_done(StepReport report) {
     const Step step = std::move(impl_->steps.front());
     impl_->steps.erase(impl_->steps.begin());
     if (impl_->epoch != engine->epoch || step.slot.index >= engine->pool.size()) {
-      if (impl_->pin != 0 && step.slot.index < engine->pool.size()) {
+      if (impl_->pin != 0 && step.slot.index < engine->pool.size() &&
+          engine->lessee[step.slot.index] == impl_.get()) {
         engine->pool.set_unknown(step.slot.index);  // nothing follows that would tell
       }
       impl_->steps.clear();
