@@ -3,6 +3,7 @@
 #include <toki/http/housekeeper.hpp>
 #include <toki/index_store.hpp>
 #include <toki/kv_store.hpp>
+#include <toki/pin_file.hpp>
 #include <toki/version.hpp>
 
 #include <boost/asio/as_tuple.hpp>
@@ -86,6 +87,7 @@ struct Daemon {
         kv(std::move(store)),
         worker(kv ? std::make_unique<toki::http::StoreWorker>(*kv) : nullptr),
         fingerprints(in_data_dir(o, "fingerprints")),
+        pin_file(in_data_dir(o, "pins")),
         embed_upstream(io.get_executor(), o.embed_address.value_or(o.backend_address),
                        o.embed_address ? std::string() : o.backend_key),
         embedder(embed_upstream),
@@ -104,7 +106,8 @@ struct Daemon {
         engine({.tree = {.max_bytes = o.tree_mib << 20},
                 .max_prompts = o.max_prompts,
                 .max_prompt_bytes = o.prompts_mib << 20,
-                .min_reuse_for_hit = o.min_reuse_for_hit},
+                .min_reuse_for_hit = o.min_reuse_for_hit,
+                .hot_pins = o.pin_hot},
                &std::chrono::steady_clock::now, &unix_ms),
         admission(io.get_executor(), engine,
                   {.length = o.queue_length,
@@ -117,6 +120,7 @@ struct Daemon {
             log_line),
         embeddings(io.get_executor(), o.embed_address ? &embedder : nullptr, engine,
                    Millis(o.embed_limit_ms), log_line),
+        housekeeper(io.get_executor(), engine, backend, worker.get(), log_line),
         proxy(upstream, backend, monitor, engine, admission, embeddings,
               {.progress_limit = Millis(o.progress_limit_ms),
                .volatile_lines = o.drop_volatile_line,
@@ -131,8 +135,8 @@ struct Daemon {
       engine.use_store([this](const toki::Scope& scope, toki::TokenSpan tokens) {
         return kv->match(scope, tokens);
       });
-      housekeeper.emplace(io.get_executor(), engine, backend, *worker, log_line);
     }
+    adopt_pins();
     engine.on_prompt_change([this](toki::PromptChange change) { keep(std::move(change)); });
   }
 
@@ -147,6 +151,21 @@ struct Daemon {
     return toki::http::StateSetup{.trial_dir = in_data_dir(options, "trial"),
                                   .slot_dir = options.slot_dir,
                                   .fingerprints = &fingerprints};
+  }
+
+  // Pins are few, and what a person asked for must not wait in a queue: written at once.
+  void adopt_pins() {
+    auto kept = pin_file.read();
+    if (kept) {
+      engine.adopt_pins(std::move(*kept));
+    } else {
+      spdlog::warn("pins of earlier runs are lost: {}", kept.error().detail);
+    }
+    engine.on_pins_change([this](const std::vector<toki::PinRecord>& pins) {
+      if (const auto status = pin_file.write(pins); !status) {
+        spdlog::warn("pins will not survive a restart: {}", status.error().detail);
+      }
+    });
   }
 
   void keep(toki::PromptChange change) {
@@ -176,6 +195,7 @@ struct Daemon {
   std::unique_ptr<toki::KvStore> kv;
   std::unique_ptr<toki::http::StoreWorker> worker;
   toki::Fingerprints fingerprints;
+  toki::PinFile pin_file;
   toki::http::Upstream embed_upstream;
   toki::http::Embedder embedder;
   toki::http::LlamaServerBackend backend;
@@ -184,8 +204,8 @@ struct Daemon {
   toki::http::Admission admission;
   toki::http::BackendMonitor monitor;
   toki::http::PromptEmbeddings embeddings;
+  toki::http::Housekeeper housekeeper;
   toki::http::Proxy proxy;
-  std::optional<toki::http::Housekeeper> housekeeper;
   Server server;
   toki::http::TaskGroup tasks;
 };
@@ -206,9 +226,7 @@ asio::awaitable<void> stop_on_signal(asio::io_context& io, Daemon& daemon, Super
   };
   signals.async_wait(end_at_once);
   bool clean = co_await daemon.server.drain(Millis(daemon.options.drain_ms));
-  if (daemon.housekeeper) {
-    co_await daemon.housekeeper->flush(kFlushLimit);
-  }
+  co_await daemon.housekeeper.flush(kFlushLimit);
   if (child != nullptr) {
     co_await child->stop(Millis(10000));
   }
@@ -287,9 +305,7 @@ int run(Options options) {
   asio::co_spawn(io, stop_on_signal(io, daemon, child.get()), asio::detached);
   daemon.tasks.spawn(daemon.monitor.run());
   daemon.tasks.spawn(daemon.embeddings.run());
-  if (daemon.housekeeper) {
-    daemon.tasks.spawn(daemon.housekeeper->run());
-  }
+  daemon.tasks.spawn(daemon.housekeeper.run());
   daemon.tasks.spawn(daemon.server.accept());
   io.run();
   return 0;

@@ -155,6 +155,9 @@ void add_options(CLI::App& app, Options& o) {
                  "longest time to restore a slot; then the request goes on without it in another "
                  "slot, and nothing is restored for a minute")
       ->check(positive_ms);
+  app.add_option("--pin-hot", o.pin_hot,
+                 "so many of the prefixes that most prompts begin with keep a slot of their own")
+      ->check(CLI::Range(0, 1024));
   app.add_option("--backend-key-file", o.backend_key_file,
                  "file with llama-server's API key (or environment TOKID_BACKEND_KEY); without one "
                  "the client's own is passed on");

@@ -27,6 +27,7 @@ struct Options {
   std::int64_t lead_wait_ms = 30000;
   std::int64_t save_limit_ms = 30000;
   std::int64_t restore_limit_ms = 30000;
+  std::size_t pin_hot = 0;
   std::string backend_key_file;
   std::size_t max_body_mib = 64;
   std::size_t max_connections = 1024;

@@ -55,10 +55,10 @@ Page slots_page(const toki::Engine& engine) {
   std::string rows;
   std::size_t id = 0;
   for (const SlotInfo& slot : engine.slot_table()) {
-    rows +=
-        fmt::format(R"({}{{"id":{},"state":"{}","tokens":{},"known_tokens":{},"last_used":{}}})",
-                    rows.empty() ? "" : ",", id++, state_of(slot),
-                    slot.known_tokens + slot.unknown_tail, slot.known_tokens, slot.last_used);
+    rows += fmt::format(
+        R"({}{{"id":{},"state":"{}","tokens":{},"known_tokens":{},"last_used":{},"pin":{}}})",
+        rows.empty() ? "" : ",", id++, state_of(slot), slot.known_tokens + slot.unknown_tail,
+        slot.known_tokens, slot.last_used, slot.pin != 0 ? std::to_string(slot.pin) : "null");
   }
   return {.body = "{\"slots\":[" + rows + "]}\n"};
 }
@@ -96,6 +96,11 @@ bool is_lookup(std::string_view method, std::string_view target) {
   return method == "POST" && target.substr(0, target.find('?')) == "/toki/lookup";
 }
 
+bool is_pins(std::string_view method, std::string_view target) {
+  return target.substr(0, target.find('?')) == "/toki/pins" &&
+         (method == "GET" || method == "HEAD" || method == "POST" || method == "DELETE");
+}
+
 std::optional<Page> own_page(std::string_view method, std::string_view target,
                              const toki::Engine& engine, const std::function<toki::Stats()>& stats,
                              toki::http::BackendMonitor::State state) {
@@ -103,11 +108,14 @@ std::optional<Page> own_page(std::string_view method, std::string_view target,
   if (path != "/metrics" && path != "/toki" && !path.starts_with("/toki/")) {
     return std::nullopt;
   }
-  if (is_lookup(method, target)) {
+  if (is_lookup(method, target) || is_pins(method, target)) {
     return std::nullopt;
   }
   if (path == "/toki/lookup") {
     return error_page(405, "this page only answers POST");
+  }
+  if (path == "/toki/pins") {
+    return error_page(405, "this page only answers GET, POST and DELETE");
   }
   if (method != "GET" && method != "HEAD") {
     return error_page(405, "this page only answers GET");

@@ -18,13 +18,17 @@ struct Page {
   std::string body;
 };
 
-/// Nothing when the path is not tokid's own, or is POST /toki/lookup, which has to ask the backend.
+/// Nothing when the path is not tokid's own, or is one of those below, which may have to ask the
+/// backend.
 /// Unknown paths below /toki/ are 404, other methods than
 /// GET and HEAD 405.
 std::optional<Page> own_page(std::string_view method, std::string_view target,
                              const toki::Engine& engine, const std::function<toki::Stats()>& stats,
                              toki::http::BackendMonitor::State state);
 
+/// POST /toki/lookup.
 bool is_lookup(std::string_view method, std::string_view target);
+/// GET, HEAD, POST or DELETE /toki/pins.
+bool is_pins(std::string_view method, std::string_view target);
 
 }  // namespace tokid

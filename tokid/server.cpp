@@ -226,6 +226,8 @@ asio::awaitable<bool> Server::one_request(Session& session) {
     co_await answer.whole(page->status, page->content_type, page->body);
   } else if (is_lookup(request.method, request.target)) {
     co_await proxy_.lookup(request, answer, stream.socket());
+  } else if (is_pins(request.method, request.target)) {
+    co_await proxy_.pins(request, answer, stream.socket());
   } else {
     co_await proxy_.serve(request, answer, stream.socket());
   }

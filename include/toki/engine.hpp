@@ -20,6 +20,7 @@
 #include <toki/embedding.hpp>
 #include <toki/export.hpp>
 #include <toki/kv_store.hpp>
+#include <toki/pin_record.hpp>
 #include <toki/prompt_record.hpp>
 #include <toki/result.hpp>
 #include <toki/scope.hpp>
@@ -48,7 +49,8 @@ struct EngineOptions {
   std::size_t max_prompt_bytes = std::size_t{64} << 20;  ///< of their tokens and embeddings
   double good_match = 0.5;  ///< share of a prompt known to the tree that ends the search there
   std::uint64_t min_reuse_for_hit = 10;  ///< tokens from which reuse counts as a hit
-  double prefill_ms_per_token = 1.0;     ///< used until the backend's real rate was measured
+  std::size_t hot_pins = 0;  ///< so many of the hottest prefixes are pinned without being asked to
+  double prefill_ms_per_token = 1.0;  ///< used until the backend's real rate was measured
 };
 
 /// Why a request runs where it runs; `x-toki-reason` and the log say it with these names.
@@ -60,6 +62,7 @@ enum class Reason : std::uint8_t {
   copied,              ///< what another slot holds of it was put into the slot
   backend_cache,       ///< no slot holds the known prefix, the backend's own cache may: it chooses
   requested_slot,      ///< the client named the slot
+  slot_pinned,         ///< the client named a slot that keeps a pin; it runs in another
   pinning_off,         ///< the backend does not keep pinned slots, so it chooses
   cache_prompt_false,  ///< the client wants no reuse
   several_models,      ///< the backend serves several models, so what its slots hold is not known
@@ -233,6 +236,7 @@ struct SlotInfo {
   bool leased = false;
   bool fenced = false;
   std::uint64_t last_used = 0;  ///< tick of the last lease; 0: never
+  std::uint64_t pin = 0;        ///< the pin that it keeps; 0: none
 };
 
 /// What is true of the backend, found by asking and by trial.
@@ -332,9 +336,29 @@ class TOKI_EXPORT Engine {
   void set_abilities(const StateAbilities& abilities);
   /// Memory only: it is asked under the engine's lock.
   void use_store(StoreLookup lookup);
-  /// A ticket to save an idle slot whose content is worth it; unless `while_busy`, only while no
-  /// request runs. Run its steps, then dismiss it. Errc::not_found: nothing is to be done.
+  /// A ticket to put a pin into a slot, or to save an idle slot whose content is worth it, only while
+  /// no request runs; `while_busy`: to save, whatever runs. Run its steps, then dismiss it.
+  /// Errc::not_found: nothing is to be done.
   Result<Ticket> begin_chore(bool while_busy = false);
+
+  /// Pins the prefix by hand: from then on, whenever nothing else is to be done, it is put into a slot
+  /// that serves only prompts that begin with all of it. The id, also of one pinned before. One slot
+  /// stays free of pins: Errc::busy when it would not, or when there are too many. Errc::unavailable
+  /// before the backend is known; Errc::invalid_argument: no tokens, or more than a slot holds.
+  Result<std::uint64_t> pin(const Scope& scope, TokenSpan tokens);
+  /// False: there is none of that id. What its slot holds stays there, like any other content.
+  bool unpin(std::uint64_t id);
+  std::vector<PinInfo> pins() const;
+  /// Those of an earlier run.
+  void adopt_pins(std::vector<PinRecord> pins);
+  /// Called, without locks, with all pins, whenever one was added or removed. One listener, set before
+  /// the first pin.
+  void on_pins_change(std::function<void(std::vector<PinRecord>)> tell);
+  /// The scope of requests without adapters, once it is known what the backend can do: pins of it get
+  /// slots. None: the backend is not ready. A change or restart of the backend, or its sleep, means
+  /// none.
+  void serve_pins(std::optional<Scope> scope);
+
   /// The slots' content is not what we think. `erase`: nor may it be reused (other adapters made it).
   void forget_residency(bool erase = false);
 
@@ -350,6 +374,7 @@ class TOKI_EXPORT Engine {
  private:
   friend class Ticket;
   struct Impl;
+  Result<Ticket> begin_pin();
   std::shared_ptr<Impl> impl_;
 };
 

@@ -45,7 +45,9 @@ struct Slot {
   std::uint64_t floor = 0;   ///< a prompt that shares fewer tokens must find it erased: what was
                              ///< restored there cannot be rewound
   bool erase_first = false;  ///< its content must not be trusted: erase before the next use
-  std::uint64_t last_used = 0;  ///< tick of the last lease; 0: never
+  std::uint64_t pin = 0;     ///< the pin whose tokens it keeps; 0: none
+  std::uint64_t pin_tokens = 0;  ///< so many of `tokens` are the pin's
+  std::uint64_t last_used = 0;   ///< tick of the last lease; 0: never
   std::chrono::steady_clock::time_point leased_at{};
 };
 
@@ -78,6 +80,10 @@ class TOKI_EXPORT SlotPool {
 
   void hold(std::size_t index, const Scope& scope, Tokens tokens, std::uint64_t unknown_tail,
             std::uint64_t turn_start, bool open_end = false);
+  /// It keeps the pin of that number from now on, until what it holds does not begin with its tokens
+  /// any more. REQUIRES: it is known to begin with `tokens` tokens that are the pin's.
+  void set_pin(std::size_t index, std::uint64_t pin, std::uint64_t tokens);
+  void clear_pin(std::size_t index);
   void set_floor(std::size_t index, std::uint64_t tokens);
   void set_surrogate(std::size_t index, bool on);
   void set_empty(std::size_t index);

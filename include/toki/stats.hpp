@@ -63,6 +63,7 @@ struct Stats {
   std::uint64_t connections = 0, backend_ready = 0, pinning = 0, own_cache = 0;
   std::uint64_t coalesced_total = 0;
   double backend_cache_mib = -1;
+  std::uint64_t pins_by_hand = 0, pins_hot = 0, pins_held = 0;
 };
 
 /// One line of the statistics: the name that JSON and Prometheus use, what it means, and its value.
@@ -72,7 +73,7 @@ struct StatRow {
   bool counter;
   double value;
 };
-inline constexpr std::size_t kStatRows = 83;
+inline constexpr std::size_t kStatRows = 86;
 
 /// All of `stats` in a fixed order. `rows` must have room for kStatRows; returns how many were
 /// written.

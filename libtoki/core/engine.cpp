@@ -22,6 +22,7 @@ std::string_view to_string(Reason value) noexcept {
     case Reason::copied: return "copied";
     case Reason::backend_cache: return "backend_cache";
     case Reason::requested_slot: return "requested_slot";
+    case Reason::slot_pinned: return "slot_pinned";
     case Reason::pinning_off: return "pinning_off";
     case Reason::cache_prompt_false: return "cache_prompt_false";
     case Reason::several_models: return "several_models";
@@ -77,10 +78,16 @@ std::vector<SlotView> Engine::Impl::view(const Query& query) const {
   for (std::uint32_t i = 0; i < pool.size(); ++i) {
     const Slot& slot = pool[i];
     SlotView view = view_of(i);
+    view.pinned = slot.pin != 0;
+    view.barred = barred(i, query);
     const Ticket::Impl* user = lessee[i];
     if (user == nullptr || user->slot != i) {
       view.common = reach(i, query);
       view.superseded = pool.superseded_by(i, query.scope, query.tokens);
+      if (user != nullptr && std::count(user->borrowed.begin(), user->borrowed.end(), i) > 0) {
+        view.busy = !slot.fenced;  // it is saved just now
+        view.remaining_ms = std::max(save.of(view.held) - milliseconds(now - slot.leased_at), 1.0);
+      }
     } else if (user->tokens_known && user->scope == query.scope) {
       view.busy = !slot.fenced;
       view.common = common_prefix(user->tokens, query.tokens);
@@ -179,19 +186,29 @@ PlanWorld Engine::Impl::world() const {
 
 Plan Engine::Impl::choose(const Query& query, const Found& found) const {
   const bool no_reuse = query.bypass == Reason::cache_prompt_false;
+  const auto views = view(query);
+  const bool others = std::any_of(views.begin(), views.end(), [](auto& s) { return s.barred; });
+  const bool refused = query.slot && *query.slot < views.size() && views[*query.slot].barred;
+  const auto slot = refused ? std::nullopt : query.slot;
+  // With its say over the slot of one sequence toki keeps it away from pins.
+  const bool directed = facts.pinning && query.sequences == 1 &&
+                        (no_reuse || refused || (others && query.bypass != Reason::not_cacheable));
   const PlanQuery plan_query{
       .prompt = query.tokens.size(),
       .available = found.computed,
       .stored = found.stored,
       .reuse = !no_reuse && !query.bypass,
       .leave_to_backend =
-          !query.slot && ((query.bypass && !no_reuse) || query.sequences > 1 || !facts.pinning),
-      .slot = query.slot,
+          !slot && ((query.bypass && !directed) || query.sequences > 1 || !facts.pinning),
+      .slot = slot,
       .waited_ms = static_cast<double>(query.waited.count()),
       .patience_ms = static_cast<double>(query.patience.count()),
       .lead_patience_ms = static_cast<double>(query.lead_patience.count()),
   };
-  Plan result = plan(view(query), plan_query, world());
+  Plan result = plan(views, plan_query, world());
+  if (refused && result.action == Plan::Action::run) {
+    result.reason = Reason::slot_pinned;
+  }
   if (result.action == Plan::Action::leave_to_backend && plan_query.leave_to_backend) {
     result.reason = query.bypass          ? *query.bypass
                     : query.sequences > 1 ? Reason::several_answers
@@ -207,6 +224,7 @@ Plan Engine::Impl::choose(const Query& query, const Found& found) const {
 void Engine::Impl::reset_slots(std::size_t slots, SlotContent content) {
   ++epoch;
   abilities = {};
+  pin_scope.reset();
   known.forget_computed();
   pool = SlotPool(slots, content);
   lessee.assign(slots, nullptr);
@@ -402,6 +420,7 @@ void Engine::backend_restarted() {
     const std::lock_guard lock(impl_->mutex);
     ++impl_->stats.upstream_restarts_total;
     impl_->abilities = {};  // until the next trial
+    impl_->pin_scope.reset();
     impl_->drop_contents(SlotContent::empty);
   }
   impl_->notify();
@@ -409,6 +428,7 @@ void Engine::backend_restarted() {
 
 void Engine::backend_slept() {
   const std::lock_guard lock(impl_->mutex);
+  impl_->pin_scope.reset();  // they must not wake it
   impl_->drop_contents(SlotContent::empty);
 }
 
@@ -457,6 +477,7 @@ void Engine::unfence(std::uint32_t slot) {
       return;
     }
     impl_->pool.fence(slot, false);
+    impl_->assign_pins();
   }
   impl_->notify();
 }
@@ -481,7 +502,8 @@ std::vector<SlotInfo> Engine::slot_table() const {
                      .unknown_tail = slot.unknown_tail,
                      .leased = slot.leased,
                      .fenced = slot.fenced,
-                     .last_used = slot.last_used});
+                     .last_used = slot.last_used,
+                     .pin = slot.pin});
   }
   return table;
 }
@@ -502,6 +524,9 @@ Stats Engine::stats() const {
   result.can_save = impl_->saves() ? 1 : 0;
   result.can_cut = impl_->saves() && impl_->abilities.cuts ? 1 : 0;
   result.can_rewind = impl_->abilities.rewinds ? 1 : 0;
+  result.pins_by_hand = impl_->pins.by_hand();
+  result.pins_hot = impl_->pins.size() - result.pins_by_hand;
+  result.pins_held = impl_->pins_held();
   return result;
 }
 

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "core/known_prompts.hpp"
+#include "core/pins.hpp"
 #include "core/planner.hpp"
 
 namespace toki {
@@ -65,6 +66,9 @@ struct Ticket::Impl {
   std::uint64_t restored = 0;  // tokens that a step put into the slot, by the backend's word
   bool lost_slot = false;      // a step was given up that the backend may still be at
   std::chrono::steady_clock::time_point started;
+
+  std::uint64_t pin = 0;                 // it only puts this pin into its slot
+  std::optional<std::uint64_t> pin_had;  // so much of it was there before the last prefill
 };
 
 // What the search (steps 2 to 4) found of a prompt.
@@ -113,7 +117,13 @@ struct Engine::Impl {
   double prefill_ms = 0;         // smoothed time to compute one token; 0: not measured yet
   bool foreign = true;           // the backend may hold prompts we never saw
   std::uint64_t longest_answer = 0;  // tokens: a known prompt may be followed by that many
+  Pins pins;
+  std::optional<Scope> pin_scope;  // none: no pin gets a slot now
+  std::chrono::steady_clock::time_point pins_paused_until{};
+  std::chrono::steady_clock::time_point hot_pins_at{};  // when they are chosen anew
+  std::uint64_t hot_pins_seen = 0;  // completed requests when they were chosen last
   Stats stats;
+  std::function<void(std::vector<PinRecord>)> tell_pins;
   std::function<void()> wake;
   std::function<void(PromptChange)> tell;
 
@@ -125,7 +135,8 @@ struct Engine::Impl {
         tree(o.tree),
         known({.prompts = o.max_prompts, .bytes = o.max_prompt_bytes}),
         next_prompt(static_cast<std::uint64_t>(now_ms()) * 1024 + 1),
-        first_prompt(next_prompt) {}
+        first_prompt(next_prompt),
+        pins(next_prompt) {}
 
   std::int64_t now_ms() const { return wall ? wall() : 0; }
   bool good(std::uint64_t common, TokenSpan tokens) const {
@@ -175,6 +186,17 @@ struct Engine::Impl {
   void count(const Ticket::Impl& ticket, const Outcome& outcome, const Account& account);
   void measure(const Ticket::Impl& ticket, const Outcome& outcome);
   bool impossible(const Ticket::Impl& ticket, std::uint64_t cached) const;
+  // Pins, in pinning.cpp.
+  std::size_t most_pins() const;
+  std::size_t pins_held() const;
+  std::optional<std::uint32_t> holder(std::uint64_t pin) const;
+  bool holds(std::uint32_t slot, const PinRecord& pin) const;
+  bool barred(std::uint32_t slot, const Query& query) const;
+  void assign_pins();
+  const PinRecord* next_pin() const;
+  bool choose_hot_pins();
+  Plan plan_pin(const PinRecord& pin) const;
+  void go_on_with_pin(Ticket::Impl& ticket, bool failed);
   void drop_contents(SlotContent content);
   void reset_slots(std::size_t slots, SlotContent content);
   void notify() {

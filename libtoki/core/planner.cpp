@@ -17,6 +17,10 @@
 //   leave to backend   (prompt - trust * available) * rate, while the backend's own cache has
 //                      earned trust
 //
+// A slot that keeps a pin is barred for every prompt that does not begin with all of it: nothing runs
+// there, nothing is displaced there, nobody waits for it; what it holds of a prompt may be copied.
+// While there is one, nothing is left to the backend's own cache: the backend might choose that slot.
+//
 // chance(s) is how likely the content of slot s is wanted again: 1 for the slot used last, falling
 // with the number of leases since, so that cold and short contents go first and a small side request
 // never displaces a long conversation while something worth less is there.
@@ -24,8 +28,8 @@
 // turns(s): nothing is lost when the prompt goes on from all that is known to be there (the rest is
 // its own last answer), or holds the end of it again further on (the same conversation with a word
 // changed early on, such as the time). Once, when they part within the last turn: somebody edited
-// it or asks again. Else it is another conversation, which pays for its loss each time the two take
-// turns: kTurns times. Ties go to the coldest slot.
+// it or asks again; and once what stands behind a pin. Else it is another conversation, which pays
+// for its loss each time the two take turns: kTurns times. Ties go to the coldest slot.
 #include "core/planner.hpp"
 
 #include <algorithm>
@@ -73,6 +77,9 @@ double turns(const SlotView& slot, const PlanQuery& query) {
   const std::uint64_t common = query.reuse ? slot.common : 0;
   if (slot.known > 0 && (common >= slot.known || (query.reuse && slot.superseded))) {
     return 0;
+  }
+  if (slot.pinned) {
+    return 1;  // what stands behind its pin has to make way: the slot is there for the pin
   }
   return slot.turn_start > 0 && common >= slot.turn_start ? 1 : kTurns;
 }
@@ -167,7 +174,7 @@ Option best_idle(std::span<const SlotView> slots, const Origin& origin, const Pl
                  const PlanWorld& world, std::size_t busy) {
   Option best;
   for (const SlotView& slot : slots) {
-    if (!slot.idle || (query.slot && slot.index != *query.slot)) {
+    if (!slot.idle || slot.barred || (query.slot && slot.index != *query.slot)) {
       continue;
     }
     const std::uint64_t own = reusable(slot.common, query);
@@ -211,10 +218,13 @@ double best_wait(std::span<const SlotView> slots, const PlanQuery& query, const 
     if (!slot.busy) {
       continue;
     }
+    best = std::min(best, copy_cost(slot, query, world));
+    if (slot.barred) {
+      continue;
+    }
     const std::uint64_t had = reusable(slot.common, query);
     const Option option = take_over(slot, had, query, world, slots.size(), busy);
-    best = std::min(
-        {best, option.ms + wait_cost(slot.remaining_ms, query), copy_cost(slot, query, world)});
+    best = std::min(best, option.ms + wait_cost(slot.remaining_ms, query));
   }
   return best;
 }
@@ -246,7 +256,8 @@ Plan plan(std::span<const SlotView> slots, const PlanQuery& query, const PlanWor
   }
   const double trusted =
       world.own_cache_trust * static_cast<double>(reusable(query.available, query));
-  if (query.reuse && !query.slot && world.own_cache_trust >= kMinOwnCacheTrust &&
+  const bool barred = count([](const SlotView& s) { return s.barred; }) > 0;
+  if (query.reuse && !query.slot && !barred && world.own_cache_trust >= kMinOwnCacheTrust &&
       trusted >= static_cast<double>(known + kMinGain) &&
       world.prefill_ms_per_token * (static_cast<double>(query.prompt) - trusted) < best.ms) {
     return {

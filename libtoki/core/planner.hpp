@@ -22,6 +22,8 @@ struct SlotView {
   std::uint64_t known = 0;       // of those, tokens whose ids are known
   std::uint64_t stored = 0;      // of those, leading tokens that the store holds as well
   std::uint64_t turn_start = 0;  // where the work of its last request begins; 0: nothing before it
+  bool pinned = false;           // it keeps a pin
+  bool barred = false;           // and the prompt does not begin with all of it: never runs there
   bool superseded = false;       // the prompt holds the end of its content again, further on
   std::uint64_t last_used = 0;   // tick of its last lease
   double remaining_ms = -1;      // busy: expected time until it is free; negative: no idea

@@ -92,6 +92,9 @@ void SlotPool::fence(std::size_t index, bool on) {
 void SlotPool::hold(std::size_t index, const Scope& scope, Tokens tokens,
                     std::uint64_t unknown_tail, std::uint64_t turn_start, bool open_end) {
   Slot& slot = at(index);
+  if (slot.pin != 0 && common(index, scope, tokens) < slot.pin_tokens) {
+    clear_pin(index);
+  }
   slot.content = SlotContent::known;
   slot.scope = scope;
   slot.tokens = std::move(tokens);
@@ -100,6 +103,17 @@ void SlotPool::hold(std::size_t index, const Scope& scope, Tokens tokens,
   slot.open_end = open_end;
   slot.surrogate = false;
   slot.erase_first = false;
+}
+
+void SlotPool::set_pin(std::size_t index, std::uint64_t pin, std::uint64_t tokens) {
+  Slot& slot = at(index);
+  TOKI_CHECK(pin != 0 && slot.content == SlotContent::known && slot.tokens.size() >= tokens);
+  slot.pin = pin;
+  slot.pin_tokens = tokens;
+}
+
+void SlotPool::clear_pin(std::size_t index) {
+  at(index).pin = at(index).pin_tokens = 0;
 }
 
 void SlotPool::set_floor(std::size_t index, std::uint64_t tokens) {
@@ -111,6 +125,7 @@ void SlotPool::set_surrogate(std::size_t index, bool on) {
 }
 
 void SlotPool::set_empty(std::size_t index) {
+  clear_pin(index);
   Slot& slot = at(index);
   slot.floor = 0;
   slot.content = SlotContent::empty;
@@ -122,6 +137,7 @@ void SlotPool::set_empty(std::size_t index) {
 }
 
 void SlotPool::set_unknown(std::size_t index) {
+  clear_pin(index);
   Slot& slot = at(index);
   slot.content = SlotContent::unknown;
   slot.tokens = {};

@@ -216,6 +216,7 @@ void Engine::Impl::prefilled(Ticket::Impl& ticket, const Step& step, const StepR
 }
 
 void Engine::Impl::step_done(Ticket::Impl& ticket, const Step& step, StepReport report) {
+  const bool failed = report.error.has_value();
   switch (step.kind) {
     case Step::Kind::erase:
       if (report.error) {
@@ -228,6 +229,9 @@ void Engine::Impl::step_done(Ticket::Impl& ticket, const Step& step, StepReport 
     case Step::Kind::save: saved(ticket, step, std::move(report)); break;
     case Step::Kind::restore: restored(ticket, step, report); break;
     case Step::Kind::prefill: prefilled(ticket, step, report); break;
+  }
+  if (ticket.pin != 0 && ticket.steps.empty()) {
+    go_on_with_pin(ticket, failed && step.kind == Step::Kind::prefill);
   }
   if (ticket.steps.empty()) {
     for (const std::uint32_t slot : ticket.borrowed) {
@@ -252,6 +256,11 @@ void Engine::Impl::broken_off(Ticket::Impl& ticket) {
 }
 
 Result<Ticket> Engine::begin_chore(bool while_busy) {
+  if (!while_busy) {
+    if (auto pin = begin_pin()) {
+      return pin;
+    }
+  }
   const std::lock_guard lock(impl_->mutex);
   if ((!while_busy && impl_->pool.leased() > 0) || !impl_->saves()) {
     return Error{Errc::not_found, "nothing is to be done"};
@@ -329,6 +338,10 @@ void Ticket::step_done(StepReport report) {
     const Step step = std::move(impl_->steps.front());
     impl_->steps.erase(impl_->steps.begin());
     if (impl_->epoch != engine->epoch || step.slot.index >= engine->pool.size()) {
+      if (impl_->pin != 0 && step.slot.index < engine->pool.size() &&
+          engine->lessee[step.slot.index] == impl_.get()) {
+        engine->pool.set_unknown(step.slot.index);  // nothing follows that would tell
+      }
       impl_->steps.clear();
       return;
     }

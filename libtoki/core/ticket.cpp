@@ -383,6 +383,7 @@ Account Ticket::finish(const Outcome& outcome) && {
       }
     }
     engine->release(*ticket);
+    engine->assign_pins();
   }
   engine->notify();
   for (PromptChange& change : changes) {
@@ -406,6 +407,7 @@ void Ticket::dismiss(std::span<const std::uint32_t> touched, SlotContent content
       }
     }
     engine->release(*ticket);
+    engine->assign_pins();
   }
   engine->notify();
 }

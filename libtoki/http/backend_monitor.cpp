@@ -1,5 +1,6 @@
 #include <toki/http/async_driver.hpp>
 #include <toki/http/backend_monitor.hpp>
+#include <toki/http/generation_request.hpp>
 #include <toki/http/state_trial.hpp>
 
 #include <boost/asio/as_tuple.hpp>
@@ -50,6 +51,7 @@ void BackendMonitor::adapters_changed() {
   }
   engine_.forget_residency(true);
   engine_.set_abilities({});
+  engine_.serve_pins(std::nullopt);
   needs_trial_ = true;
   state_ = State::trying;
   say(LogLevel::info, "other adapters: nothing that was computed before is reused");
@@ -135,6 +137,7 @@ asio::awaitable<void> BackendMonitor::look() {
   if (!serving() && !identity_.empty()) {
     state_ = needs_trial_ ? State::trying : State::ready;
   }
+  serve_pins();
   co_await unfence();
 }
 
@@ -175,6 +178,13 @@ asio::awaitable<void> BackendMonitor::adopt(bool restarted) {
   needs_trial_ = true;
   state_ = State::trying;
   poke();  // the trial is not left to the next look
+}
+
+// Pins get slots once it is known which model this is and what it can do, and not while it sleeps.
+void BackendMonitor::serve_pins() {
+  const bool ready = state_ == State::ready && !needs_trial_ && !asleep_;
+  engine_.serve_pins(ready ? std::optional(query_for(GenerationRequest{}, identity_).scope)
+                           : std::nullopt);
 }
 
 asio::awaitable<void> BackendMonitor::unfence() {
@@ -295,6 +305,7 @@ asio::awaitable<void> BackendMonitor::trial() {
   if (state_ == State::trying) {
     state_ = State::ready;
     say(LogLevel::info, "backend is ready");
+    serve_pins();
   }
 }
 

@@ -13,13 +13,13 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr Millis kLook{250};
-constexpr int kIdleLooks = 2;        // in a row, before something is saved
+constexpr int kIdleLooks = 2;        // in a row, before something is done
 constexpr int kMaintainLooks = 240;  // once a minute
 
 }  // namespace
 
 Housekeeper::Housekeeper(const asio::any_io_executor& executor, Engine& engine,
-                         LlamaServerBackend& backend, StoreWorker& store, LogSink log)
+                         LlamaServerBackend& backend, StoreWorker* store, LogSink log)
     : engine_(engine), backend_(backend), store_(store), log_(std::move(log)), timer_(executor) {}
 
 // Saving may stop and begin again by itself: that is said.
@@ -37,12 +37,12 @@ void Housekeeper::watch() {
   saves_ = saves;
 }
 
-asio::awaitable<bool> Housekeeper::save_one(bool while_busy) {
+asio::awaitable<bool> Housekeeper::do_one(bool while_busy) {
   auto chore = engine_.begin_chore(while_busy);
   if (!chore) {
     co_return false;
   }
-  co_await run_steps(*chore, backend_, &store_);
+  co_await run_steps(*chore, backend_, store_);
   std::move(*chore).dismiss({}, SlotContent::unknown);
   co_return true;
 }
@@ -55,11 +55,11 @@ asio::awaitable<void> Housekeeper::run() {
     watch();
     idle = engine_.idle_slots() == engine_.slots() ? idle + 1 : 0;
     if (idle >= kIdleLooks) {
-      while (co_await save_one(false)) {
+      while (co_await do_one(false)) {
       }
     }
-    if (look % kMaintainLooks == 0) {
-      store_.maintain();
+    if (look % kMaintainLooks == 0 && store_ != nullptr) {
+      store_->maintain();
     }
   }
 }
@@ -67,7 +67,7 @@ asio::awaitable<void> Housekeeper::run() {
 asio::awaitable<std::size_t> Housekeeper::flush(Millis limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   std::size_t saved = 0;
-  while (std::chrono::steady_clock::now() < deadline && co_await save_one(true)) {
+  while (std::chrono::steady_clock::now() < deadline && co_await do_one(true)) {
     ++saved;
   }
   (void)co_await store_.settled();

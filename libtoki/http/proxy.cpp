@@ -1,5 +1,6 @@
 #include <toki/http/async_driver.hpp>
 #include <toki/http/explain.hpp>
+#include <toki/http/pins_call.hpp>
 #include <toki/http/proxy.hpp>
 #include <toki/http/volatile_line.hpp>
 
@@ -486,9 +487,39 @@ asio::awaitable<void> Proxy::look_up(const ClientRequest& request, AnswerWriter&
 
 asio::awaitable<void> Proxy::lookup(const ClientRequest& request, AnswerWriter& answer,
                                     tcp::socket& socket) {
+  return own_work(look_up(request, answer), answer, socket);
+}
+
+asio::awaitable<void> Proxy::change_pins(const ClientRequest& request, AnswerWriter& answer) {
+  std::variant<std::string, HttpError> done;
+  if (request.method == "POST") {
+    const PinLimits limits{.volatile_lines = options_.volatile_lines,
+                           .max_rendered_bytes = options_.max_rendered_bytes};
+    done = co_await add_pin(backend_, monitor_, engine_, request.body, authorization_of(request),
+                            limits);
+  } else if (request.method == "DELETE") {
+    done = remove_pins(engine_, query_value(request.target, "id"));
+  } else {
+    done = list_pins(engine_);
+  }
+  if (const auto* refused = std::get_if<HttpError>(&done)) {
+    co_await answer.error(*refused);
+  } else {
+    co_await answer.whole(200, "application/json; charset=utf-8", std::get<std::string>(done));
+  }
+}
+
+asio::awaitable<void> Proxy::pins(const ClientRequest& request, AnswerWriter& answer,
+                                  tcp::socket& socket) {
+  return own_work(change_pins(request, answer), answer, socket);
+}
+
+// Only some run at once: each makes calls to the backend.
+asio::awaitable<void> Proxy::own_work(asio::awaitable<void> work, AnswerWriter& answer,
+                                      tcp::socket& socket) {
   using namespace asio::experimental::awaitable_operators;
   if (lookups_ >= kMaxLookups) {
-    HttpError busy{.status = 429, .type = "rate_limit_error", .message = "too many lookups"};
+    HttpError busy{.status = 429, .type = "rate_limit_error", .message = "too many at once"};
     busy.retry_after = 1;
     co_await answer.error(busy);
     co_return;
@@ -500,7 +531,7 @@ asio::awaitable<void> Proxy::lookup(const ClientRequest& request, AnswerWriter& 
     Count& operator=(const Count&) = delete;
     ~Count() { --count; }
   } const counted(lookups_);
-  const auto ended = co_await (to_its_end(look_up(request, answer), answer) || client_gone(socket));
+  const auto ended = co_await (to_its_end(std::move(work), answer) || client_gone(socket));
   if (ended.index() != 0) {
     answer.close_after();
   }

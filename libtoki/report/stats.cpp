@@ -154,6 +154,10 @@ std::size_t stat_rows(const Stats& s, std::span<StatRow> rows) noexcept {
       {"backend_cache_mib",
        "Limit of the backend's own prompt cache; 0: it has none, -1: no limit, or not known", false,
        s.backend_cache_mib},
+      {"pins_by_hand", "Prefixes pinned by hand, those of other models included", false,
+       n(s.pins_by_hand)},
+      {"pins_hot", "Prefixes pinned because many prompts begin with them", false, n(s.pins_hot)},
+      {"pins_held", "Slots that keep a pin", false, n(s.pins_held)},
   }};
   TOKI_CHECK(rows.size() >= kStatRows);
   std::copy(all.begin(), all.end(), rows.begin());

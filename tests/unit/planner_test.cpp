@@ -238,3 +238,44 @@ TEST_CASE("plan: in idle time only what is not stored and dear to compute is sav
   CHECK_FALSE(worth_saving(savable(busy(0, 0, 1000)), with_store()));
   CHECK_FALSE(worth_saving(savable(holding(0, 0, 1000, 1)), kWorld));
 }
+
+TEST_CASE("plan: a slot that keeps a pin takes nothing else, however dear the others are") {
+  SlotView pinned = empty(0);
+  pinned.pinned = pinned.barred = true;
+  const Plan p = decide({pinned, holding(1, 0, 5000, 100)}, {.prompt = 20});
+  CHECK(p.action == Action::run);
+  CHECK(p.slot == 1);
+  CHECK(decide({pinned}, {.prompt = 20}).action == Action::wait);
+}
+
+TEST_CASE("plan: what a prompt shares with a pin is copied out of its slot") {
+  SlotView pinned = holding(0, 900, 1000, 100);
+  pinned.pinned = pinned.barred = pinned.savable = true;
+  PlanWorld world = kWorld;
+  world.restores = world.saves = world.copies = true;
+  world.save = world.restore = {.fixed = 5, .per_token = 0.02};
+  const Plan p = decide({pinned, empty(1)}, {.prompt = 1200}, world);
+  CHECK(p.slot == 1);
+  CHECK(p.copied == 0U);
+  CHECK(p.restore == 900);
+}
+
+TEST_CASE("plan: a prompt that begins with a pin runs in its slot, whatever stands behind it") {
+  SlotView pinned = holding(0, 1000, 2500, 100);
+  pinned.pinned = true;
+  CHECK(decide({pinned, empty(1)}, {.prompt = 2900}).slot == 1);  // dearer to lose than to compute
+  pinned = holding(0, 1000, 1200, 100);
+  CHECK(decide({pinned, empty(1)}, {.prompt = 1100}).slot == 1);
+  pinned.pinned = true;
+  CHECK(decide({pinned, empty(1)}, {.prompt = 1100}).slot == 0);
+}
+
+TEST_CASE("plan: while a slot keeps a pin, nothing is left to the backend's own cache") {
+  PlanWorld world = kWorld;
+  world.own_cache_trust = 1;
+  SlotView pinned = empty(0);
+  const PlanQuery query{.prompt = 1000, .available = 900};
+  CHECK(decide({pinned, empty(1)}, query, world).action == Action::leave_to_backend);
+  pinned.pinned = pinned.barred = true;
+  CHECK(decide({pinned, empty(1)}, query, world).slot == 1);
+}

@@ -80,6 +80,7 @@ class TOKI_EXPORT BackendMonitor {
  private:
   boost::asio::awaitable<void> look();
   boost::asio::awaitable<void> adopt(bool restarted);
+  void serve_pins();
   boost::asio::awaitable<void> unfence();
   boost::asio::awaitable<void> trial();
   boost::asio::awaitable<void> try_special_tokens();

@@ -83,10 +83,18 @@ class TOKI_EXPORT Proxy {
   boost::asio::awaitable<void> lookup(const ClientRequest& request, AnswerWriter& answer,
                                       boost::asio::ip::tcp::socket& socket);
 
+  /// GET, POST or DELETE /toki/pins: lists the pinned prefixes, pins what the body names, or removes
+  /// the pin that `?id=` names, or all.
+  boost::asio::awaitable<void> pins(const ClientRequest& request, AnswerWriter& answer,
+                                    boost::asio::ip::tcp::socket& socket);
+
   Stats stats() const;
 
  private:
   struct Flow;
+  boost::asio::awaitable<void> own_work(boost::asio::awaitable<void> work, AnswerWriter& answer,
+                                        boost::asio::ip::tcp::socket& socket);
+  boost::asio::awaitable<void> change_pins(const ClientRequest& request, AnswerWriter& answer);
   boost::asio::awaitable<void> look_up(const ClientRequest& request, AnswerWriter& answer);
   boost::asio::awaitable<void> pass(const ClientRequest& request, AnswerWriter& answer,
                                     boost::asio::ip::tcp::socket& socket, RequestReport& report);
