@@ -24,6 +24,7 @@ struct Options {
   std::string data_dir;
   std::string slot_dir;
   std::size_t kv_gib = 32;
+  std::size_t remote_states = 32;
   std::int64_t lead_wait_ms = 30000;
   std::string backend_key_file;
   std::size_t max_body_mib = 64;

@@ -63,9 +63,13 @@ SlotView Engine::Impl::view_of(std::uint32_t index) const {
   view.empty = slot.content == SlotContent::empty;
   view.held = slot.tokens.size() + slot.unknown_tail;
   view.known = slot.tokens.size();
-  view.savable = slot.content == SlotContent::known && !slot.surrogate && !slot.tokens.empty();
+  view.savable = slot.content == SlotContent::known && !slot.surrogate && !slot.tokens.empty() &&
+                 (abilities.reads || abilities.cuts || view.held == view.known);
   view.turn_start = slot.turn_start;
-  view.stored = slot.content == SlotContent::known ? stored(slot.scope, slot.tokens) : 0;
+  if (slot.content == SlotContent::known) {
+    const StoredPrefix found = stored(slot.scope, slot.tokens);
+    view.stored = found.tokens + std::min(found.beyond, slot.unknown_tail);
+  }
   return view;
 }
 
@@ -125,7 +129,9 @@ Found Engine::Impl::search(const Query& query) const {
   if (facts.own_cache) {
     found.computed = known.computed(query.scope, query.tokens);
   }
-  found.stored = stored(query.scope, query.tokens);
+  const StoredPrefix on_disk = stored(query.scope, query.tokens);
+  found.stored = on_disk.tokens;
+  found.read = on_disk.read;
   return found;
 }
 
@@ -165,6 +171,7 @@ Plan Engine::Impl::choose(const Query& query, const Found& found) const {
       .prompt = query.tokens.size(),
       .available = found.computed,
       .stored = found.stored,
+      .read = found.read,
       .reuse = !no_reuse && !query.bypass,
       .leave_to_backend =
           !query.slot && ((query.bypass && !no_reuse) || query.sequences > 1 || !facts.pinning),
@@ -397,9 +404,10 @@ void Engine::set_abilities(const StateAbilities& abilities) {
   impl_->saves_paused_until = {};
 }
 
-void Engine::use_store(StoreLookup lookup) {
+void Engine::use_store(StoreLookup lookup, StoreDoubt doubt) {
   const std::lock_guard lock(impl_->mutex);
   impl_->store = std::move(lookup);
+  impl_->doubt = std::move(doubt);
 }
 
 void Engine::set_pinning(bool on) {

@@ -137,7 +137,8 @@ std::size_t stat_rows(const Stats& s, std::span<StatRow> rows) noexcept {
        n(s.kv_failed_total)},
       {"kv_writable", "1 when the store's last write worked", false, n(s.kv_writable)},
       {"can_save", "1 when slot states can be saved and restored exactly", false, n(s.can_save)},
-      {"can_cut", "1 when a restored state may be cut to any length", false, n(s.can_cut)},
+      {"can_cut", "1 when a saved state serves prompts that share only its beginning", false,
+       n(s.can_cut)},
       {"can_rewind", "1 when a slot keeps the common prefix of a prompt that parts from it", false,
        n(s.can_rewind)},
       {"prefill_ms_per_token", "Measured time to compute one prompt token, in ms", false,
@@ -148,6 +149,12 @@ std::size_t stat_rows(const Stats& s, std::span<StatRow> rows) noexcept {
       {"pinning", "1 when the backend keeps the prompt of a named slot", false, n(s.pinning)},
       {"own_cache", "1 while the backend's own prompt cache is worth asking", false,
        n(s.own_cache)},
+      {"named_states", "Slot states under fixed names in the backend's own folder", false,
+       n(s.named_states)},
+      {"named_limit", "Most of them", false, n(s.named_limit)},
+      {"named_tokens", "Tokens that they hold", false, n(s.named_tokens)},
+      {"named_dropped_total", "Of them, forgotten because the backend did not have them", true,
+       n(s.named_dropped_total)},
   }};
   TOKI_CHECK(rows.size() >= kStatRows);
   std::copy(all.begin(), all.end(), rows.begin());

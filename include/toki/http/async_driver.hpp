@@ -21,6 +21,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -74,18 +75,46 @@ struct AwaitedBackend {
   }
 };
 
+/// Tells the store of a save or restore that ends with its coroutine: the caller left.
+class OpenFile {
+ public:
+  OpenFile(StoreWorker& store, std::string name, bool saving)
+      : store_(store), name_(std::move(name)), saving_(saving) {}
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  ~OpenFile() {
+    if (open_) {
+      saving_ ? store_.discard(name_)
+              : store_.end_restore(name_, Error{Errc::cancelled, "the caller left"});
+    }
+  }
+  void ended() { open_ = false; }
+  const std::string& name() const { return name_; }
+
+ private:
+  StoreWorker& store_;
+  std::string name_;
+  bool saving_;
+  bool open_ = true;
+};
+
 template <class AnyBackend>
 boost::asio::awaitable<StepReport> run_save(const Step& step, AnyBackend& backend,
                                             StoreWorker* store) {
   if (store == nullptr) {
     co_return step_without_store();
   }
-  const auto saved = co_await backend.async_save(step.slot, step.file);
+  auto name = co_await store->begin_save(step);
+  if (!name) {
+    co_return failed_step(name.error());
+  }
+  OpenFile file(*store, std::move(*name), true);
+  const auto saved = co_await backend.async_save(step.slot, file.name());
   if (!saved) {
-    store->discard(step.file);
     co_return failed_step(saved.error());
   }
-  auto taken = co_await store->take(step.scope, step.tokens, step.file, step.whole, step.token_ms);
+  file.ended();
+  auto taken = co_await store->end_save(step, file.name(), *saved);
   co_return save_report(*saved, std::move(taken));
 }
 
@@ -95,14 +124,15 @@ boost::asio::awaitable<StepReport> run_restore(const Step& step, AnyBackend& bac
   if (store == nullptr) {
     co_return step_without_store();
   }
-  const auto composed =
-      co_await store->compose(step.scope, step.tokens, step.slot.index, step.file);
-  if (!composed) {
-    co_return failed_step(composed.error());
+  auto state = co_await store->begin_restore(step);
+  if (!state) {
+    co_return failed_step(state.error());
   }
-  const auto restored = co_await backend.async_restore(step.slot, step.file);
-  store->discard(step.file);
-  co_return restore_report(*composed, restored);
+  OpenFile file(*store, state->file, false);
+  const auto restored = co_await backend.async_restore(step.slot, file.name());
+  file.ended();
+  store->end_restore(file.name(), restored);
+  co_return restore_report(step, std::move(*state), restored);
 }
 
 template <class AnyBackend>

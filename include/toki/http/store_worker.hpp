@@ -1,16 +1,17 @@
-// StoreWorker: a KvStore for coroutines. Its file work runs on one thread beside the executor's, so
+// StoreWorker: a StateStore for coroutines. Its file work runs on one thread beside the executor's, so
 // that no byte of an answer waits for a disk.
 //
 // Threads:   call it on the executor; coroutines resume there.
-// Ownership: the KvStore must outlive it; it keeps copies of what it is given. Its destructor waits
-//            for the work under way.
-// Errors:    as the KvStore's.
+// Ownership: the store must outlive it, and it the coroutines; it keeps copies of what it is given.
+//            Its destructor waits for the work under way.
+// Errors:    as the store's.
 // Cost:      one hop to the thread and one back, some us beside the file work.
 #pragma once
 
+#include <toki/engine.hpp>
 #include <toki/export.hpp>
-#include <toki/kv_store.hpp>
 #include <toki/result.hpp>
+#include <toki/state_store.hpp>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/thread_pool.hpp>
@@ -23,22 +24,23 @@ namespace toki::http {
 
 class TOKI_EXPORT StoreWorker {
  public:
-  explicit StoreWorker(KvStore& store) : store_(store) {}
+  explicit StoreWorker(StateStore& store) : store_(store) {}
 
-  boost::asio::awaitable<Result<Taken>> take(Scope scope, Tokens expected, std::string name,
-                                             bool whole, double prefill_ms);
-  boost::asio::awaitable<Result<std::uint64_t>> compose(Scope scope, Tokens prompt,
-                                                        std::uint32_t slot, std::string name);
+  boost::asio::awaitable<Result<std::string>> begin_save(const Step& step);
+  boost::asio::awaitable<Result<Taken>> end_save(const Step& step, std::string file, Timed saved);
+  boost::asio::awaitable<Result<Restorable>> begin_restore(const Step& step);
   boost::asio::awaitable<Result<std::uint64_t>> forget(std::optional<std::uint64_t> id);
   /// Not waited for.
-  void discard(std::string name);
+  void discard(std::string file);
+  void end_restore(std::string file, Result<Timed> restored);
+  void doubt(const Scope& scope, TokenSpan prompt);
   void maintain();
 
  private:
   template <class T, class Work>
   boost::asio::awaitable<Result<T>> run(Work work);
 
-  KvStore& store_;
+  StateStore& store_;
   boost::asio::thread_pool thread_{1};
 };
 
