@@ -129,7 +129,9 @@ Found Engine::Impl::search(const Query& query) const {
   if (facts.own_cache) {
     found.computed = known.computed(query.scope, query.tokens);
   }
-  const StoredPrefix on_disk = stored(query.scope, query.tokens);
+  // The last token is computed in any case; what is restored whole cannot give it up again.
+  const TokenSpan wanted = query.tokens.first(query.tokens.size() - (abilities.cuts ? 0 : 1));
+  const StoredPrefix on_disk = stored(query.scope, wanted);
   found.stored = on_disk.tokens;
   found.read = on_disk.read;
   return found;

@@ -41,6 +41,14 @@ class Remote(harness.TestCase):
         answer = post(self.tokid.url + "/v1/chat/completions", body)
         return answer.ok(), answer.headers
 
+    def complete(self, prompt, straight=False):
+        body = {"prompt": prompt, "n_predict": 8, "temperature": 0, "return_tokens": True}
+        body["ignore_eos"] = True
+        if straight:
+            body["cache_prompt"] = False
+        answer = post(self.tokid.url + "/completion", body)
+        return answer.ok(), answer.headers
+
     def conversation(self, seed, count=300):
         return [
             {"role": "system", "content": words(count, seed)},
@@ -159,11 +167,21 @@ class Remote(harness.TestCase):
         self.start(slots=1, model=os.environ["TOKI_LFM2"])
         stats = self.tokid.stats()
         self.assertEqual((stats["can_save"], stats["can_cut"], stats["can_rewind"]), (1, 0, 0))
-        for i in range(3):
-            talk = self.conversation(f"hybrid {i}", 100)
-            self.assertTrue(self.chat(talk)[0]["choices"])
+        prompts = [[100 + i + 7 * j % 900 for j in range(400)] for i in range(3)]
+        for prompt in prompts:
+            answer, _ = self.complete(prompt)
+            prompt += answer["tokens"] + [50, 51, 52]
+        plain = [self.complete(prompt, straight=True)[0] for prompt in prompts]
+        for prompt, cold in zip(prompts[:2], plain):
+            answer, headers = self.complete(prompt)
+            self.assertEqual(headers["x-toki-reason"], "restored")
+            self.assertEqual(answer["timings"]["cache_n"], len(prompt) - 4)
+            self.assertEqual(answer["tokens"], cold["tokens"])
+            parting, headers = self.complete(prompt[:200] + prompt[:30])
+            self.assertEqual(parting["timings"]["cache_n"], 0)
         self.check_folder()
         self.assertEqual(self.tokid.stats()["integrity_faults_total"], 0)
+        self.assertEqual(self.tokid.stats()["named_dropped_total"], 0)
 
     def test_without_a_folder_nothing_is_saved(self):
         llama = type(self).start_llama(slots=None, name="bare", extra=["-np", "2", "-c", "4096"])

@@ -32,7 +32,7 @@ class Model {
   explicit Model(unsigned seed) : random_(seed), names_(1 + seed % 5) { open(); }
 
   void step() {
-    now_ += pick(100000);
+    now_ += static_cast<std::int64_t>(pick(100000));
     switch (pick(8)) {
       case 0:
       case 1:

@@ -442,6 +442,15 @@ TEST_CASE("steps: ids that nobody told are saved only where that is of use") {
   }
 }
 
+TEST_CASE("steps: a state that is kept whole is not restored for a prompt that is no longer") {
+  Bench b(1, false);
+  b.engine.use_store([](const Scope&, TokenSpan tokens) {
+    return StoredPrefix{.tokens = tokens.size() >= kA.size() ? kA.size() : 0, .snapshot = true};
+  });
+  CHECK(b.begin(kA)->next_step() == nullptr);
+  CHECK(b.begin(kA + range(700, 1))->next_step()->kind == Kind::restore);
+}
+
 TEST_CASE("steps: a slot is saved once in the background, even if the store had no room for it") {
   Bench b(2);
   b.run(kA);

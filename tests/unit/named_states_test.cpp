@@ -62,6 +62,7 @@ struct Bench {
     }
     return state;
   }
+  void use(const Tokens& tokens) { REQUIRE(restore(tokens)); }
   std::uint64_t match(const Tokens& tokens) { return states->match(kScope, tokens).tokens; }
   double stat(std::uint64_t Stats::*which) const {
     Stats all;
@@ -119,7 +120,7 @@ TEST_CASE("named: where nothing is free the state that is worth least gives way"
   const std::string first = b.save(kA);
   b.save(kB);
   SECTION("the one not used") {
-    b.restore(kB);
+    b.use(kB);
     CHECK(b.save(kC) == first);
     CHECK(b.match(kA) == 0);
     CHECK(b.match(kB) == 100);
@@ -129,9 +130,9 @@ TEST_CASE("named: where nothing is free the state that is worth least gives way"
     CHECK(b.save(kC) == first);
   }
   SECTION("the one not used for long") {
-    b.restore(kA);
+    b.use(kA);
     b.now += std::int64_t{4} * 24 * 3600 * 1000;
-    b.restore(kB);
+    b.use(kB);
     CHECK(b.save(kC) == first);
   }
 }
@@ -140,7 +141,7 @@ TEST_CASE("named: what is being restored, or is needed next, is not written over
   Bench b(2);
   const std::string first = b.save(kA);
   const std::string second = b.save(kB);
-  b.restore(kB);
+  b.use(kB);
   Step step = Bench::step(Step::Kind::save, kC);
   SECTION("restored") {
     const auto state = b.states->begin_restore(Bench::step(Step::Kind::restore, kA));
@@ -250,12 +251,12 @@ TEST_CASE("named: names and what lies there survive restarts; uses do, too") {
   Bench b(2);
   const std::string first = b.save(kA, 5);
   const std::string second = b.save(kB);
-  b.restore(kA);
+  b.use(kA);
   b.open();
   CHECK(b.match(kA) == 100);
   CHECK(b.states->match(kScope, kA).beyond == 5);
   CHECK(b.restore(kB)->file == second);
-  b.restore(kA);
+  b.use(kA);
   CHECK(b.save(kC) == second);
   b.names = 1;
   b.open();
