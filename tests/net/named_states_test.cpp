@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "net/net_test.hpp"
+#include "net_test.hpp"
 
 using namespace toki::test;
 
@@ -128,9 +128,9 @@ TEST_CASE("a file that is gone costs its prompt a prefill and is forgotten") {
 }
 
 TEST_CASE("a file that holds other tokens than was thought is not asked for again") {
-  Rig rig(slow(), {"--remote-states", "4"});
   std::mutex mutex;
   std::map<std::string, std::size_t> saved;
+  Rig rig(slow(), {"--remote-states", "4"});
   rig.up.on_request([&](const LoggedRequest& request, Connection& connection) {
     const std::string file = request.json()["filename"].str();
     const std::lock_guard lock(mutex);
