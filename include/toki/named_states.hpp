@@ -1,11 +1,11 @@
-// NamedStates: a StateStore for a backend whose folder we cannot reach. The backend saves whole slots
-// under a fixed number of names, so that its disk never fills; which prompt lies under which name is
-// remembered here. What is in the files cannot be looked at, so a state counts as what was saved only
-// if the backend restores as many tokens as it saved, and then reuses them.
+// NamedStates: a StateStore for a backend whose folder we cannot reach. The backend saves whole
+// slots under a fixed number of names, so that its disk never fills; which prompt lies under which
+// name is remembered here. What is in the files cannot be looked at, so a state counts as what was
+// saved only if the backend restores as many tokens as it saved, and then reuses them.
 //
 // Threads:   as StateStore's.
-// Ownership: owns its folder while it is open; a second one on it is refused (Errc::busy). The files
-//            are the backend's: a forgotten one lies there until its name is used again.
+// Ownership: owns its folder while it is open; a second one on it is refused (Errc::busy). The
+//            files are the backend's: a forgotten one lies there until its name is used again.
 // Errors:    values. A name whose save failed or was not heard of again holds nothing; a state that
 //            the backend will not restore is forgotten. A record that cannot be written is tried
 //            again by maintain(); until then its state is lost when the program ends. The log sink
@@ -13,8 +13,8 @@
 // Cost:      match(): one comparison with each state, no I/O. A save writes the prompt's token ids
 //            (4 bytes each) to a small file and removes another before it.
 //
-// Names are toki_<tag>_<number>.bin. The tag is drawn once for a folder and kept there: so the names
-// are the same after every restart, and no two programs use the same ones.
+// Names are toki_<tag>_<number>.bin. The tag is drawn once for a folder and kept there: so the
+// names are the same after every restart, and no two programs use the same ones.
 //
 // A name is chosen for a save in this order: an older state of the same conversation, a free name,
 // the state that is worth least (decayed uses times tokens). Never one that is being restored, or

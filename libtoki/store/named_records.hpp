@@ -3,8 +3,8 @@
 //
 // Threads:   one at a time.
 // Ownership: the folder is locked while it is open. Files must outlive it.
-// Errors:    values. A record that is not whole, is of another version or belongs to another name is
-//            removed at the start.
+// Errors:    values. A record that is not whole, is of another version or belongs to another name
+//            is removed at the start.
 // Cost:      write(): the prompt's token ids once, and a rename.
 //
 // `<number>.state`, little-endian: "TOKINAM1", then u64 each: checksum of all that follows (XXH3),

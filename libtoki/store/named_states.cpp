@@ -163,8 +163,8 @@ bool NamedStates::Impl::branches(std::size_t name, const Step& step) const {
   });
 }
 
-// An older state of the conversation in the slot. One that only serves whole is kept for others that
-// begin alike, when it is the shortest of them or another one branches off from it.
+// An older state of the conversation in the slot. One that only serves whole is kept for others
+// that begin alike, when it is the shortest of them or another one branches off from it.
 std::optional<std::size_t> NamedStates::Impl::older(const Step& step) const {
   std::optional<std::size_t> longest;
   std::size_t count = 0;
