@@ -3,6 +3,7 @@
 #include <toki/http/housekeeper.hpp>
 #include <toki/index_store.hpp>
 #include <toki/kv_store.hpp>
+#include <toki/named_states.hpp>
 #include <toki/pin_file.hpp>
 #include <toki/version.hpp>
 
@@ -81,11 +82,11 @@ constexpr Millis kFlushLimit{5000};  // at the end, for what is worth a save
 
 struct Daemon {
   Daemon(asio::io_context& io, const Options& o, bool own_cache,
-         std::unique_ptr<toki::KvStore> store)
+         std::unique_ptr<toki::StateStore> kept)
       : options(o),
         upstream(io.get_executor(), o.backend_address, o.backend_key),
-        kv(std::move(store)),
-        worker(kv ? std::make_unique<toki::http::StoreWorker>(*kv) : nullptr),
+        store(std::move(kept)),
+        worker(store ? std::make_unique<toki::http::StoreWorker>(*store) : nullptr),
         fingerprints(in_data_dir(o, "fingerprints")),
         pin_file(in_data_dir(o, "pins")),
         embed_upstream(io.get_executor(), o.embed_address.value_or(o.backend_address),
@@ -131,10 +132,12 @@ struct Daemon {
                {.max_body = o.max_body_mib << 20, .max_connections = o.max_connections},
                [this] { return stats(); }),
         tasks(io.get_executor()) {
-    if (kv) {
-      engine.use_store([this](const toki::Scope& scope, toki::TokenSpan tokens) {
-        return kv->match(scope, tokens);
-      });
+    if (store) {
+      engine.use_store([this](const toki::Scope& scope,
+                              toki::TokenSpan tokens) { return store->match(scope, tokens); },
+                       [this](const toki::Scope& scope, toki::TokenSpan tokens) {
+                         worker->doubt(scope, tokens);
+                       });
     }
     adopt_pins();
     engine.on_prompt_change([this](toki::PromptChange change) { keep(std::move(change)); });
@@ -145,11 +148,12 @@ struct Daemon {
   }
 
   std::optional<toki::http::StateSetup> states() {
-    if (!kv) {
+    if (!store) {
       return std::nullopt;
     }
     return toki::http::StateSetup{.trial_dir = in_data_dir(options, "trial"),
                                   .slot_dir = options.slot_dir,
+                                  .named = options.slot_dir.empty() ? worker.get() : nullptr,
                                   .fingerprints = &fingerprints};
   }
 
@@ -183,8 +187,8 @@ struct Daemon {
     toki::Stats all = proxy.stats();
     all.backend_cache_mib = cache_mib;
     index.add_to(all);
-    if (kv) {
-      kv->add_to(all);
+    if (store) {
+      store->add_to(all);
     }
     return all;
   }
@@ -192,7 +196,7 @@ struct Daemon {
   const Options& options;
   double cache_mib = -1;  // of the server's own prompt cache
   toki::http::Upstream upstream;
-  std::unique_ptr<toki::KvStore> kv;
+  std::unique_ptr<toki::StateStore> store;
   std::unique_ptr<toki::http::StoreWorker> worker;
   toki::Fingerprints fingerprints;
   toki::PinFile pin_file;
@@ -246,15 +250,36 @@ int fail(const toki::Error& error) {
   return error.code == toki::Errc::invalid_argument ? 2 : 1;
 }
 
-// Null where nothing is to be kept.
-toki::Result<std::unique_ptr<toki::KvStore>> open_store(const Options& options) {
-  if (options.slot_dir.empty() || options.kv_gib == 0) {
-    return std::unique_ptr<toki::KvStore>();
+using OpenedStore = toki::Result<std::unique_ptr<toki::StateStore>>;
+
+template <class Store>
+OpenedStore as_store(toki::Result<std::unique_ptr<Store>> opened) {
+  return opened ? OpenedStore(std::move(*opened)) : OpenedStore(opened.error());
+}
+
+// For a folder that only llama-server reaches. Nobody asked for it, so its failing stops nothing.
+OpenedStore open_named(const Options& options) {
+  auto opened = toki::NamedStates::open(
+      {.dir = Daemon::in_data_dir(options, "named"), .names = options.remote_states}, log_line);
+  if (!opened) {
+    spdlog::warn("no slot states are kept by the backend: {}", opened.error().detail);
+    return std::unique_ptr<toki::StateStore>();
   }
-  return toki::KvStore::open({.dir = Daemon::in_data_dir(options, "kv"),
-                              .slot_dir = options.slot_dir,
-                              .max_bytes = std::uint64_t{options.kv_gib} << 30},
-                             log_line);
+  return as_store(std::move(opened));
+}
+
+// Null where nothing is to be kept.
+OpenedStore open_store(const Options& options) {
+  if (options.slot_dir.empty() && options.remote_states > 0) {
+    return open_named(options);
+  }
+  if (options.slot_dir.empty() || options.kv_gib == 0) {
+    return std::unique_ptr<toki::StateStore>();
+  }
+  return as_store(toki::KvStore::open({.dir = Daemon::in_data_dir(options, "kv"),
+                                       .slot_dir = options.slot_dir,
+                                       .max_bytes = std::uint64_t{options.kv_gib} << 30},
+                                      log_line));
 }
 
 int run(Options options) {

@@ -143,6 +143,10 @@ void add_options(CLI::App& app, Options& o) {
       "computed KV cache is kept on disk (behind -- it is set by itself)");
   app.add_option("--kv-gib", o.kv_gib, "most disk for kept KV cache in GiB; 0: keep none")
       ->check(CLI::Range(0, 1048576));
+  app.add_option("--remote-states", o.remote_states,
+                 "without --slot-dir: most files that llama-server is asked to keep in its own "
+                 "--slot-save-path folder, whole slots under fixed names; 0: none")
+      ->check(CLI::Range(0, 4096));
   app.add_option("--lead-wait-ms", o.lead_wait_ms,
                  "longest wait for a prefix that another request computes now")
       ->check(ms);

@@ -24,6 +24,7 @@ struct Options {
   std::string data_dir;
   std::string slot_dir;
   std::size_t kv_gib = 32;
+  std::size_t remote_states = 32;
   std::int64_t lead_wait_ms = 30000;
   std::int64_t save_limit_ms = 30000;
   std::int64_t restore_limit_ms = 30000;

@@ -10,8 +10,8 @@
 #include <toki/backend.hpp>
 #include <toki/engine.hpp>
 #include <toki/export.hpp>
-#include <toki/kv_store.hpp>
 #include <toki/result.hpp>
+#include <toki/state_store.hpp>
 
 #include <condition_variable>
 #include <functional>
@@ -45,6 +45,6 @@ Result<T> wait_for(const std::function<void(Completion<T>)>& start) {
 
 /// Runs all steps of the ticket in order and tells it how each ended. `store`: what the engine was
 /// told to use (Engine::use_store), or null.
-TOKI_EXPORT void run_steps(Ticket& ticket, Backend& backend, KvStore* store = nullptr);
+TOKI_EXPORT void run_steps(Ticket& ticket, Backend& backend, StateStore* store = nullptr);
 
 }  // namespace toki

@@ -19,12 +19,12 @@
 #include <toki/block_tree.hpp>
 #include <toki/embedding.hpp>
 #include <toki/export.hpp>
-#include <toki/kv_store.hpp>
 #include <toki/pin_record.hpp>
 #include <toki/prompt_record.hpp>
 #include <toki/result.hpp>
 #include <toki/scope.hpp>
 #include <toki/slot_pool.hpp>
+#include <toki/state_store.hpp>
 #include <toki/stats.hpp>
 #include <toki/token.hpp>
 
@@ -114,7 +114,7 @@ struct Step {
   enum class Kind : std::uint8_t {
     erase,    ///< empty the slot
     save,     ///< save the slot's state and give it to the store; the slot keeps it
-    restore,  ///< let the store compose the state of `tokens`, and restore it into the slot
+    restore,  ///< let the store provide a state for `tokens`, and restore it into the slot
     prefill,  ///< compute `tokens` in the slot
   } kind = Kind::erase;
   SlotId slot{};
@@ -122,14 +122,18 @@ struct Step {
   Tokens tokens{};      ///< save: what the slot is known to begin with
   bool whole = false;   ///< save: as a snapshot, because the backend cannot rewind
   bool later = false;   ///< save: the request need not wait until the store has taken it
-  std::string file{};   ///< save, restore: name of the state file, never used twice in one run
+  std::string file{};   ///< save, restore: name of the state file, never used twice in one run,
+                        ///< for stores that have no names of their own
   double token_ms = 0;  ///< save: what computing one of its tokens costs
+  Tokens needed{};      ///< save: tokens whose stored state is restored next, so it has to stay
 };
 
 /// How a step ended.
 struct StepReport {
   std::optional<Error> error{};
-  Tokens tokens{};             ///< save: what the slot holds, by the state's own record
+  Tokens tokens{};             ///< save: what the slot holds, by the state's own record; restore:
+                               ///< all that it holds now, where that is more than was asked for
+  std::uint64_t unknown = 0;   ///< tokens behind them, of unknown ids
   std::uint64_t reused = 0;    ///< restore: tokens restored; prefill: tokens not computed
   std::uint64_t computed = 0;  ///< prefill: tokens computed
   double ms = 0;               ///< that the backend took; 0: not known
@@ -251,13 +255,18 @@ struct BackendFacts {
 /// What a trial found that can be done with a slot's state.
 struct StateAbilities {
   bool saves = false;  ///< saved and restored exactly, into another slot too, and a store is there
-  bool cuts = false;   ///< and cut to any number of tokens
+  bool cuts = false;   ///< and what is saved serves any of its beginnings: cut to it, or restored
+                       ///< whole and rewound
   bool rewinds =
-      true;  ///< a live slot keeps the common prefix when a prompt parts from its content
+      true;           ///< a live slot keeps the common prefix when a prompt parts from its content
+  bool reads = true;  ///< the store reads from a state which tokens it holds, those too whose ids
+                      ///< nobody told
 };
 
 /// What the store can restore of a prompt.
 using StoreLookup = std::function<StoredPrefix(const Scope&, TokenSpan)>;
+/// What was restored of a prompt was not there for it (StateStore::doubt()).
+using StoreDoubt = std::function<void(const Scope&, TokenSpan)>;
 
 /// A change of what is remembered, for whoever keeps it across restarts.
 struct PromptChange {
@@ -334,8 +343,8 @@ class TOKI_EXPORT Engine {
   void set_pinning(bool on);
   /// After a trial; a change or restart of the backend takes all back until the next one.
   void set_abilities(const StateAbilities& abilities);
-  /// Memory only: it is asked under the engine's lock.
-  void use_store(StoreLookup lookup);
+  /// `lookup`: memory only, it is asked under the engine's lock. `doubt` is called without it.
+  void use_store(StoreLookup lookup, StoreDoubt doubt = {});
   /// A ticket to put a pin into a slot, or to save an idle slot whose content is worth it, only while
   /// no request runs; `while_busy`: to save, whatever runs. Run its steps, then dismiss it.
   /// Errc::not_found: nothing is to be done.

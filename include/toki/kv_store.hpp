@@ -23,6 +23,7 @@
 #include <toki/log.hpp>
 #include <toki/result.hpp>
 #include <toki/scope.hpp>
+#include <toki/state_store.hpp>
 #include <toki/stats.hpp>
 #include <toki/token.hpp>
 
@@ -42,30 +43,6 @@ struct KvStoreOptions {
                                                       ///< with those in quarantine
 };
 
-/// What the store could restore of a prompt.
-struct StoredPrefix {
-  std::uint64_t tokens = 0;  ///< leading tokens
-  bool snapshot = false;     ///< a state that can only be taken whole (see take())
-};
-
-/// What became of one state file.
-struct Taken {
-  Tokens tokens;                 ///< that the state holds, by its own record
-  std::uint64_t new_tokens = 0;  ///< of those, written now
-  std::uint64_t new_bytes = 0;
-  bool snapshot = false;  ///< not understood to the last byte, or wanted so: kept whole
-  std::string layout{};  ///< of its rows (types, sizes, streams), to be compared; empty: a snapshot
-};
-
-struct StoredPrompt {
-  std::uint64_t id = 0;  ///< of its last segment
-  std::uint64_t tokens = 0;
-  std::uint64_t bytes = 0;  ///< of its last segment
-  double use = 0;
-  std::int64_t last_used_ms = 0;
-  bool snapshot = false;
-};
-
 struct KvStoreStats {
   std::uint64_t segments = 0, tokens = 0, bytes = 0, snapshots = 0;
   std::uint64_t prompt_tokens = 0;  ///< sum of the stored prompts' lengths: over `tokens`, the
@@ -75,16 +52,16 @@ struct KvStoreStats {
   bool writable = true;            ///< the last write worked
 };
 
-class TOKI_EXPORT KvStore {
+class TOKI_EXPORT KvStore final : public StateStore {
  public:
   /// Adopts what is whole, removes what is not. Errc::busy: another process has it.
   static Result<std::unique_ptr<KvStore>> open(const KvStoreOptions& options, LogSink log);
-  ~KvStore();
+  ~KvStore() override;
   KvStore(const KvStore&) = delete;
   KvStore& operator=(const KvStore&) = delete;
 
   /// Of the KV layout that the scope's last take() had; states of an older one stay unused.
-  StoredPrefix match(const Scope& scope, TokenSpan prompt) const;
+  StoredPrefix match(const Scope& scope, TokenSpan prompt) const override;
 
   /// Takes the state file `name` of slot_dir in, and deletes it there in any case. `expected`: what
   /// the slot is known to begin with; a state that begins otherwise is refused (Errc::corrupt).
@@ -100,18 +77,26 @@ class TOKI_EXPORT KvStore {
                                 std::uint32_t slot, std::string_view name);
 
   /// Deletes a state file that compose() wrote, when the backend has read it.
-  void discard(std::string_view name);
+  void discard(std::string_view name) override;
+
+  // The same for a driver's steps.
+  Result<std::string> begin_save(const Step& step) override;
+  Result<Taken> end_save(const Step& step, std::string_view file, const Timed& saved) override;
+  Result<Restorable> begin_restore(const Step& step) override;
+  void end_restore(std::string_view file, const Result<Timed>& restored) override;
+  /// Nothing: what is composed was compared with its checksums.
+  void doubt(const Scope& scope, TokenSpan prompt) override;
 
   /// Forgets the prompt of that id (what others share with it stays), or everything. Returns how
   /// many segments went. Errc::busy: other prompts branch off inside its last segment; they first.
-  Result<std::uint64_t> forget(std::optional<std::uint64_t> id);
+  Result<std::uint64_t> forget(std::optional<std::uint64_t> id) override;
   /// Quota, catalogue, leftovers of crashed restores; call it now and then when nothing waits.
-  void maintain();
+  void maintain() override;
 
   /// Most recently used first.
-  std::vector<StoredPrompt> prompts(std::size_t count) const;
+  std::vector<StoredPrompt> prompts(std::size_t count) const override;
   KvStoreStats stats() const;
-  void add_to(Stats& stats) const;  ///< the same figures, among all others
+  void add_to(Stats& stats) const override;  ///< the same figures, among all others
 
  private:
   friend struct KvStoreSetup;  // tests open it on other file system calls

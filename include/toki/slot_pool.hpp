@@ -40,6 +40,7 @@ struct Slot {
   std::uint64_t turn_start = 0;    ///< of `tokens`, those that the last request found here
   bool open_end = false;           ///< how many tokens follow `tokens` is not certain
   bool surrogate = false;          ///< `tokens` only stand for what it holds: it cannot be saved
+  bool saved = false;              ///< its state was saved, or restored, since it changed
   bool leased = false;             ///< a ticket has it
   bool fenced = false;       ///< stopped answering: gets no work until the backend says it is idle
   std::uint64_t floor = 0;   ///< a prompt that shares fewer tokens must find it erased: what was
@@ -86,6 +87,7 @@ class TOKI_EXPORT SlotPool {
   void clear_pin(std::size_t index);
   void set_floor(std::size_t index, std::uint64_t tokens);
   void set_surrogate(std::size_t index, bool on);
+  void set_saved(std::size_t index);
   void set_empty(std::size_t index);
   void set_unknown(std::size_t index);
   void erase_before_use(std::size_t index);

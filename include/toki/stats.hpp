@@ -59,6 +59,7 @@ struct Stats {
                 kv_evicted_total = 0, kv_quarantined_total = 0, kv_failed_total = 0,
                 kv_writable = 0;
   std::uint64_t can_save = 0, can_cut = 0, can_rewind = 0;
+  std::uint64_t named_states = 0, named_limit = 0, named_tokens = 0, named_dropped_total = 0;
   double prefill_ms_per_token = 0;
   std::uint64_t connections = 0, backend_ready = 0, pinning = 0, own_cache = 0;
   std::uint64_t coalesced_total = 0;
@@ -73,7 +74,7 @@ struct StatRow {
   bool counter;
   double value;
 };
-inline constexpr std::size_t kStatRows = 86;
+inline constexpr std::size_t kStatRows = 90;
 
 /// All of `stats` in a fixed order. `rows` must have room for kStatRows; returns how many were
 /// written.

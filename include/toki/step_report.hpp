@@ -1,17 +1,17 @@
 // What a driver tells a ticket of a step, from what the backend and the store said. Every driver makes
-// the same calls (save, then take; compose, then restore) and differs only in how it waits.
+// the same calls (StateStore's) and differs only in how it waits.
 //
 // Threads:   pure functions.
 // Ownership: results own what they hold.
 // Errors:    in the report: Errc::unsupported without a store, Errc::backend when another number of
-//            tokens was restored than composed.
+//            tokens was restored than there were.
 // Cost:      moves.
 #pragma once
 
 #include <toki/backend.hpp>
 #include <toki/engine.hpp>
-#include <toki/kv_store.hpp>
 #include <toki/result.hpp>
+#include <toki/state_store.hpp>
 
 #include <cstdint>
 #include <utility>
@@ -33,7 +33,7 @@ inline StepReport save_report(const Timed& saved, Result<Taken> taken) {
   if (!taken) {
     return failed_step(std::move(taken).error());
   }
-  return {.tokens = std::move(taken->tokens), .ms = saved.ms};
+  return {.tokens = std::move(taken->tokens), .unknown = taken->unknown, .ms = saved.ms};
 }
 
 /// The backend has written the state, the store has yet to take it (Step::later).
@@ -41,14 +41,21 @@ inline StepReport pending_report(const Timed& saved) {
   return {.ms = saved.ms, .pending = true};
 }
 
-inline StepReport restore_report(std::uint64_t composed, const Result<Timed>& restored) {
+inline StepReport restore_report(const Step& step, Restorable state,
+                                 const Result<Timed>& restored) {
   if (!restored) {
     return failed_step(restored.error());
   }
-  if (restored->tokens != composed) {
+  if (restored->tokens != state.tokens) {
     return failed_step({Errc::backend, "the backend restored another number of tokens"});
   }
-  return {.reused = composed, .ms = restored->ms};
+  if (state.held.empty()) {
+    return {.reused = state.tokens, .ms = restored->ms};
+  }
+  const std::uint64_t common = common_prefix(state.held, step.tokens);
+  const std::uint64_t unknown = state.tokens - state.held.size();
+  return {
+      .tokens = std::move(state.held), .unknown = unknown, .reused = common, .ms = restored->ms};
 }
 
 inline StepReport prefill_report(const Result<Prefilled>& done) {

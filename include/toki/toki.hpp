@@ -14,11 +14,13 @@
 #include <toki/log.hpp>
 #include <toki/pin_file.hpp>
 #include <toki/pin_record.hpp>
+#include <toki/named_states.hpp>
 #include <toki/prompt_record.hpp>
 #include <toki/result.hpp>
 #include <toki/scope.hpp>
 #include <toki/similarity_index.hpp>
 #include <toki/slot_pool.hpp>
+#include <toki/state_store.hpp>
 #include <toki/stats.hpp>
 #include <toki/token.hpp>
 #include <toki/token_cache.hpp>

@@ -4,36 +4,38 @@
 namespace toki {
 namespace {
 
-StepReport save(const Step& step, Backend& backend, KvStore* store) {
+StepReport save(const Step& step, Backend& backend, StateStore* store) {
   if (store == nullptr) {
     return step_without_store();
+  }
+  const auto file = store->begin_save(step);
+  if (!file) {
+    return failed_step(file.error());
   }
   const auto saved =
-      wait_for<Timed>([&](auto done) { backend.save(step.slot, step.file, std::move(done)); });
+      wait_for<Timed>([&](auto done) { backend.save(step.slot, *file, std::move(done)); });
   if (!saved) {
-    store->discard(step.file);
+    store->discard(*file);
     return failed_step(saved.error());
   }
-  return save_report(*saved,
-                     store->take(step.scope, step.tokens, step.file, step.whole, step.token_ms));
+  return save_report(*saved, store->end_save(step, *file, *saved));
 }
 
-StepReport restore(const Step& step, Backend& backend, KvStore* store) {
+StepReport restore(const Step& step, Backend& backend, StateStore* store) {
   if (store == nullptr) {
     return step_without_store();
   }
-  const auto composed =
-      store->compose(step.scope, step.tokens, step.tokens.size(), step.slot.index, step.file);
-  if (!composed) {
-    return failed_step(composed.error());
+  auto state = store->begin_restore(step);
+  if (!state) {
+    return failed_step(state.error());
   }
   const auto restored =
-      wait_for<Timed>([&](auto done) { backend.restore(step.slot, step.file, std::move(done)); });
-  store->discard(step.file);
-  return restore_report(*composed, restored);
+      wait_for<Timed>([&](auto done) { backend.restore(step.slot, state->file, std::move(done)); });
+  store->end_restore(state->file, restored);
+  return restore_report(step, std::move(*state), restored);
 }
 
-StepReport run(const Step& step, Backend& backend, KvStore* store) {
+StepReport run(const Step& step, Backend& backend, StateStore* store) {
   switch (step.kind) {
     case Step::Kind::save: return save(step, backend, store);
     case Step::Kind::restore: return restore(step, backend, store);
@@ -48,7 +50,7 @@ StepReport run(const Step& step, Backend& backend, KvStore* store) {
 
 }  // namespace
 
-void run_steps(Ticket& ticket, Backend& backend, KvStore* store) {
+void run_steps(Ticket& ticket, Backend& backend, StateStore* store) {
   while (const Step* step = ticket.next_step()) {
     ticket.step_done(run(*step, backend, store));
   }

@@ -65,9 +65,13 @@ SlotView Engine::Impl::view_of(std::uint32_t index) const {
   view.empty = slot.content == SlotContent::empty;
   view.held = slot.tokens.size() + slot.unknown_tail;
   view.known = slot.tokens.size();
-  view.savable = slot.content == SlotContent::known && !slot.surrogate && !slot.tokens.empty();
+  view.savable = slot.content == SlotContent::known && !slot.surrogate && !slot.tokens.empty() &&
+                 (abilities.reads || abilities.cuts || view.held == view.known);
   view.turn_start = slot.turn_start;
-  view.stored = slot.content == SlotContent::known ? stored(slot.scope, slot.tokens) : 0;
+  if (slot.content == SlotContent::known) {
+    const StoredPrefix found = stored(slot.scope, slot.tokens);
+    view.stored = found.tokens + std::min(found.beyond, slot.unknown_tail);
+  }
   return view;
 }
 
@@ -133,23 +137,30 @@ Found Engine::Impl::search(const Query& query) const {
   if (facts.own_cache) {
     found.computed = known.computed(query.scope, query.tokens);
   }
-  found.stored = stored(query.scope, query.tokens);
+  // The last token is computed in any case; what is restored whole cannot give it up again.
+  const TokenSpan wanted = query.tokens.first(query.tokens.size() - (abilities.cuts ? 0 : 1));
+  const StoredPrefix on_disk = stored(query.scope, wanted);
+  found.stored = on_disk.tokens;
+  found.read = on_disk.read;
   return found;
 }
 
 // What the store has, or will have when it is asked to compose: it does one thing after the other.
-std::uint64_t Engine::Impl::stored(const Scope& scope, TokenSpan tokens) const {
+StoredPrefix Engine::Impl::stored(const Scope& scope, TokenSpan tokens) const {
   if (!abilities.saves || store == nullptr) {
-    return 0;
+    return {};
   }
-  std::uint64_t most = store(scope, tokens).tokens;
+  StoredPrefix found = store(scope, tokens);
   for (const Pending& one : pending) {
     if (one.scope == scope) {
       const std::uint64_t common = common_prefix(one.tokens, tokens);
-      most = abilities.cuts || common == one.tokens.size() ? std::max(most, common) : most;
+      const bool serves = abilities.cuts || common == one.tokens.size();
+      if (serves && common > found.tokens) {
+        found = {.tokens = common};
+      }
     }
   }
-  return most;
+  return found;
 }
 
 Source Engine::Impl::source(const Plan& plan, const Found& found) const {
@@ -197,6 +208,7 @@ Plan Engine::Impl::choose(const Query& query, const Found& found) const {
       .prompt = query.tokens.size(),
       .available = found.computed,
       .stored = found.stored,
+      .read = found.read,
       .reuse = !no_reuse && !query.bypass,
       .leave_to_backend =
           !slot && ((query.bypass && !directed) || query.sequences > 1 || !facts.pinning),
@@ -441,9 +453,10 @@ void Engine::set_abilities(const StateAbilities& abilities) {
   impl_->restores_paused_until = {};
 }
 
-void Engine::use_store(StoreLookup lookup) {
+void Engine::use_store(StoreLookup lookup, StoreDoubt doubt) {
   const std::lock_guard lock(impl_->mutex);
   impl_->store = std::move(lookup);
+  impl_->doubt = std::move(doubt);
 }
 
 void Engine::set_pinning(bool on) {

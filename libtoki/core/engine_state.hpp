@@ -62,8 +62,8 @@ struct Ticket::Impl {
   std::vector<std::uint32_t> borrowed;  // slots leased for the steps only
   bool leads = false;                   // computes its prompt in a step; others may want a copy
   std::uint64_t wanted = 0;             // tokens of it that others wait for
+  std::uint64_t restored = 0;           // tokens of it that a step put into the slot
   std::optional<std::uint64_t> prefilled_cached;  // the step's own word, before the request's
-  std::uint64_t restored = 0;  // tokens that a step put into the slot, by the backend's word
   bool lost_slot = false;      // a step was given up that the backend may still be at
   std::chrono::steady_clock::time_point started;
 
@@ -76,6 +76,7 @@ struct Found {
   std::uint64_t available = 0;
   std::uint64_t computed = 0;  // by the backend, since its start
   std::uint64_t stored = 0;    // that the store can restore
+  std::uint64_t read = 0;      // and what it restores for them
   std::uint64_t similar_gain = 0;
   bool searched_similar = false;
 };
@@ -96,6 +97,7 @@ struct Engine::Impl {
   BackendFacts facts;
   StateAbilities abilities;
   StoreLookup store;
+  StoreDoubt doubt;
   Pace save{.fixed = 5, .per_token = 0.02};  // until measured
   Pace restore{.fixed = 5, .per_token = 0.02};
   std::uint32_t save_failures = 0;  // in a row
@@ -158,7 +160,7 @@ struct Engine::Impl {
   bool saves() const {
     return abilities.saves && store != nullptr && clock() >= saves_paused_until;
   }
-  std::uint64_t stored(const Scope& scope, TokenSpan tokens) const;
+  StoredPrefix stored(const Scope& scope, TokenSpan tokens) const;
   bool restores() const {
     return abilities.saves && store != nullptr && clock() >= restores_paused_until;
   }
@@ -176,7 +178,8 @@ struct Engine::Impl {
   void save_failed(const Error& error);
   void step_done(Ticket::Impl& ticket, const Step& step, StepReport report);
   void saved(Ticket::Impl& ticket, const Step& step, StepReport report);
-  void restored(Ticket::Impl& ticket, const Step& step, const StepReport& report);
+  void restored(Ticket::Impl& ticket, const Step& step, StepReport report);
+  bool doubts(const Ticket::Impl& ticket, const Outcome& outcome) const;
   void prefilled(Ticket::Impl& ticket, const Step& step, const StepReport& report);
   void broken_off(Ticket::Impl& ticket);
   void release(Ticket::Impl& ticket);

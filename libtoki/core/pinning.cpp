@@ -121,7 +121,8 @@ Plan Engine::Impl::plan_pin(const PinRecord& pin) const {
   for (SlotView& slot : views) {
     slot.barred = pool[slot.index].pin != 0 || pool[slot.index].erase_first;
   }
-  const PlanQuery wanted{.prompt = pin.tokens.size() + 1, .stored = stored(pin.scope, pin.tokens)};
+  const PlanQuery wanted{.prompt = pin.tokens.size() + 1,
+                         .stored = stored(pin.scope, pin.tokens).tokens};
   return plan(views, wanted, world());
 }
 
@@ -186,7 +187,7 @@ Result<Ticket> Engine::begin_pin() {
       impl_->foreign =
           impl_->foreign || impl_->facts.own_cache;  // no prompt tells what it computes
       impl_->lease(*ticket, plan);
-      impl_->add_steps(*ticket, plan, false);
+      impl_->add_steps(*ticket, plan, {.scope = pin->scope, .tokens = pin->tokens});
       if (ticket->steps.empty()) {
         impl_->go_on_with_pin(*ticket, false);
       }

@@ -134,7 +134,7 @@ Origin best_origin(std::span<const SlotView> slots, const PlanQuery& query, cons
     return {};
   }
   Origin best{.tokens = reusable(query.stored, query)};
-  best.ms = restoring(best.tokens, world, busy);
+  best.ms = best.tokens > 0 ? restoring(std::max(best.tokens, query.read), world, busy) : 0;
   for (const SlotView& slot : slots) {
     const std::uint64_t tokens = reusable(slot.common, query);
     if (!world.copies || !slot.idle || !slot.savable || tokens < best.tokens + kMinGain) {

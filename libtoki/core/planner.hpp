@@ -35,6 +35,7 @@ struct PlanQuery {
   std::uint64_t prompt = 0;     // tokens
   std::uint64_t available = 0;  // tokens of it that the backend's own cache may hold
   std::uint64_t stored = 0;     // leading tokens that the store can restore
+  std::uint64_t read = 0;       // tokens that it restores for them; 0: no more than they
   bool reuse = true;            // false: what slots hold is of no use to it
   bool leave_to_backend =
       false;  // the backend must choose (several sequences, unknown tokens, pinning off)

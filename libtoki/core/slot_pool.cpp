@@ -102,6 +102,7 @@ void SlotPool::hold(std::size_t index, const Scope& scope, Tokens tokens,
   slot.turn_start = turn_start;
   slot.open_end = open_end;
   slot.surrogate = false;
+  slot.saved = false;
   slot.erase_first = false;
 }
 
@@ -122,6 +123,10 @@ void SlotPool::set_floor(std::size_t index, std::uint64_t tokens) {
 
 void SlotPool::set_surrogate(std::size_t index, bool on) {
   at(index).surrogate = on;
+}
+
+void SlotPool::set_saved(std::size_t index) {
+  at(index).saved = true;
 }
 
 void SlotPool::set_empty(std::size_t index) {

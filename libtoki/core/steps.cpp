@@ -59,8 +59,13 @@ void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, const Query
     return;
   }
   const SlotId slot{.index = plan.slot};
+  const auto first = [&](std::uint64_t count) {
+    return Tokens(ticket.tokens.begin(),
+                  ticket.tokens.begin() + static_cast<std::ptrdiff_t>(count));
+  };
   if (plan.save) {
     add_save(ticket, plan.slot, true);
+    ticket.steps.back().needed = first(plan.copied ? 0 : plan.restore);
   }
   const bool below_floor = plan.restore == 0 && ticket.common < pool[plan.slot].floor;
   if (pool[plan.slot].erase_first || below_floor) {
@@ -73,10 +78,6 @@ void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, const Query
     lessee[*plan.copied] = &ticket;
     ++stats.copies_total;
   }
-  const auto first = [&](std::uint64_t count) {
-    return Tokens(ticket.tokens.begin(),
-                  ticket.tokens.begin() + static_cast<std::ptrdiff_t>(count));
-  };
   if (plan.restore > 0) {
     ticket.steps.push_back({.kind = Step::Kind::restore,
                             .slot = slot,
@@ -161,11 +162,12 @@ void Engine::Impl::saved(Ticket::Impl& ticket, const Step& step, StepReport repo
   ++stats.saves_total;
   if (common_prefix(report.tokens, step.tokens) == step.tokens.size()) {
     const std::uint64_t turn_start = pool[slot].turn_start;
-    pool.hold(slot, step.scope, std::move(report.tokens), 0, turn_start);
+    pool.hold(slot, step.scope, std::move(report.tokens), report.unknown, turn_start);
+    pool.set_saved(slot);
   }
 }
 
-void Engine::Impl::restored(Ticket::Impl& ticket, const Step& step, const StepReport& report) {
+void Engine::Impl::restored(Ticket::Impl& ticket, const Step& step, StepReport report) {
   const std::uint32_t slot = step.slot.index;
   if (report.error || report.reused == 0 || report.reused > step.tokens.size()) {
     // A failed restore leaves the slot in a state that nobody knows.
@@ -187,11 +189,16 @@ void Engine::Impl::restored(Ticket::Impl& ticket, const Step& step, const StepRe
   ++stats.restores_total;
   ticket.restored = report.reused;
   stats.restored_tokens_total += report.reused;
-  learn(restore, report.reused, report.ms);
+  learn(restore, std::max<std::uint64_t>(report.reused, report.tokens.size() + report.unknown),
+        report.ms);
   const auto count = static_cast<std::ptrdiff_t>(report.reused);
-  pool.hold(slot, step.scope, Tokens(step.tokens.begin(), step.tokens.begin() + count), 0, 0);
+  Tokens held = report.tokens.empty() ? Tokens(step.tokens.begin(), step.tokens.begin() + count)
+                                      : std::move(report.tokens);
+  pool.hold(slot, step.scope, std::move(held), report.unknown, 0);
+  pool.set_saved(slot);
   pool.set_floor(slot, abilities.cuts ? 0 : report.reused);
-  ticket.common = ticket.common_limit = report.reused;
+  ticket.restored = ticket.common = report.reused;
+  ticket.common_limit = pool.common_limit(slot, ticket.scope, ticket.tokens);
   ticket.predicted = std::min<std::uint64_t>(report.reused, ticket.tokens.size() - 1);
 }
 
@@ -227,7 +234,7 @@ void Engine::Impl::step_done(Ticket::Impl& ticket, const Step& step, StepReport 
       }
       break;
     case Step::Kind::save: saved(ticket, step, std::move(report)); break;
-    case Step::Kind::restore: restored(ticket, step, report); break;
+    case Step::Kind::restore: restored(ticket, step, std::move(report)); break;
     case Step::Kind::prefill: prefilled(ticket, step, report); break;
   }
   if (ticket.pin != 0 && ticket.steps.empty()) {
@@ -267,7 +274,8 @@ Result<Ticket> Engine::begin_chore(bool while_busy) {
   }
   const PlanWorld world = impl_->world();
   for (std::uint32_t i = 0; i < impl_->pool.size(); ++i) {
-    if (!worth_saving(impl_->view_of(i), world)) {
+    // Once: where there are more slots than room they would give way to each other for ever.
+    if (impl_->pool[i].saved || !worth_saving(impl_->view_of(i), world)) {
       continue;
     }
     auto ticket = std::make_unique<Ticket::Impl>();

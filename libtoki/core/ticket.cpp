@@ -230,6 +230,13 @@ void Engine::Impl::settle_content(Ticket::Impl& ticket, const Outcome& outcome,
   }
 }
 
+// Most of what was restored was not reused, by the backend's word: the state was not what the store
+// said. A prompt that is restored whole is left out: without rewinding its last token costs it all.
+bool Engine::Impl::doubts(const Ticket::Impl& ticket, const Outcome& outcome) const {
+  return doubt != nullptr && outcome.ending == Ending::completed && outcome.cached_tokens &&
+         ticket.restored < ticket.tokens.size() && 2 * *outcome.cached_tokens < ticket.restored;
+}
+
 // What a completed request leaves behind, for the tree, the known prompts and whoever keeps them.
 std::vector<PromptChange> Engine::Impl::remember(const Ticket::Impl& ticket,
                                                  const Embedding& hash) {
@@ -350,6 +357,7 @@ Account Ticket::finish(const Outcome& outcome) && {
   Account account;
   std::vector<PromptChange> changes;
   std::function<void(PromptChange)> tell;
+  StoreDoubt doubt;
   const bool whole = outcome.ending == Ending::completed && ticket->tokens_known;
   const Embedding hash = whole ? hash_embedding(ticket->tokens) : Embedding{};
   {
@@ -360,6 +368,7 @@ Account Ticket::finish(const Outcome& outcome) && {
     if (current && ticket->sent) {
       engine->measure(*ticket, outcome);
       engine->judge_restore(*ticket, account);
+      doubt = engine->doubts(*ticket, outcome) ? engine->doubt : nullptr;
       engine->settle_content(*ticket, outcome, account);
       if (whole && !account.tokenization_mismatch && !account.integrity_fault) {
         changes = engine->remember(*ticket, hash);
@@ -386,6 +395,9 @@ Account Ticket::finish(const Outcome& outcome) && {
     engine->assign_pins();
   }
   engine->notify();
+  if (doubt) {
+    doubt(ticket->scope, ticket->tokens);
+  }
   for (PromptChange& change : changes) {
     if (tell) {
       tell(std::move(change));

@@ -226,7 +226,8 @@ asio::awaitable<void> BackendMonitor::try_slot_states(std::uint32_t slots) {
     co_return;
   }
   const StateSetup& states = *options_.states;
-  const StateTrialSetup setup{.dir = states.trial_dir, .slot_dir = states.slot_dir, .slots = slots};
+  const StateTrialSetup setup{
+      .dir = states.trial_dir, .slot_dir = states.slot_dir, .named = states.named, .slots = slots};
   const StateFindings found = co_await try_states(backend_, setup);
   if (!found.reference.tokens.empty()) {
     const std::uint64_t number = states.fingerprints->number_of(
@@ -234,11 +235,16 @@ asio::awaitable<void> BackendMonitor::try_slot_states(std::uint32_t slots) {
     identity_ = Scope({said_identity_, std::to_string(number), found.layout}).bytes();
   }
   engine_.set_abilities(found.abilities);
+  if (!found.actions) {
+    co_return;  // trial() says it
+  }
   if (!found.abilities.saves) {
     say(LogLevel::warn, "slot states are not saved: " + found.why);
   } else {
     say(LogLevel::info, fmt::format("slot states are saved and restored{}{}{}",
-                                    found.abilities.cuts ? ", cut to any length" : " whole",
+                                    !found.abilities.cuts     ? " whole"
+                                    : states.named != nullptr ? " whole, and rewound"
+                                                              : ", cut to any length",
                                     found.abilities.rewinds ? "" : "; the model cannot rewind",
                                     found.why.empty() ? "" : " (" + found.why + ")"));
   }
@@ -296,10 +302,10 @@ asio::awaitable<void> BackendMonitor::trial() {
     const auto done = co_await backend_.async_erase({.index = slot});
     erased = erased && done.has_value();
   }
-  if (!erased) {
+  if (!erased && !std::exchange(said_no_actions_, true)) {
     say(LogLevel::info,
-        "the backend has no slot actions (--slot-save-path): faulty slots are computed over, not "
-        "erased");
+        "the backend has no slot actions (--slot-save-path): no state is saved, and faulty slots "
+        "are computed over, not erased");
   }
   std::move(*ticket).dismiss(touched, erased ? SlotContent::empty : SlotContent::unknown);
   if (state_ == State::trying) {

@@ -70,7 +70,9 @@ asio::awaitable<std::size_t> Housekeeper::flush(Millis limit) {
   while (std::chrono::steady_clock::now() < deadline && co_await do_one(true)) {
     ++saved;
   }
-  (void)co_await store_.settled();
+  if (store_ != nullptr) {
+    (void)co_await store_->settled();
+  }
   co_return saved;
 }
 

@@ -1,9 +1,12 @@
+#include <toki/http/async_driver.hpp>
 #include <toki/http/state_trial.hpp>
 #include <toki/http/store_worker.hpp>
 #include <toki/kv_store.hpp>
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <utility>
@@ -30,6 +33,7 @@ const Scope kScope({"toki trial"});
 struct Bench {
   LlamaServerBackend& backend;
   StoreWorker& store;
+  bool named = false;  // the store is the daemon's own, and cannot read states
   SlotId first{.index = 0};
   SlotId other{};
   Tokens prompt;
@@ -46,22 +50,23 @@ Tokens joined(TokenSpan tokens, TokenSpan more) {
   return all;
 }
 
-// Puts the state of `tokens` into the slot; what went wrong, or nothing.
+// Puts a state that begins with `tokens` into the slot; what went wrong, or nothing.
 asio::awaitable<std::string> restore(Bench& bench, SlotId slot, Tokens tokens) {
-  const std::string file = bench.next_file();
   const std::size_t count = tokens.size();
-  const auto composed = co_await bench.store.compose(kScope, std::move(tokens), slot.index, file);
-  if (!composed) {
-    co_return composed.error().detail;
+  const Step step{.kind = Step::Kind::restore,
+                  .slot = slot,
+                  .scope = kScope,
+                  .tokens = std::move(tokens),
+                  .file = bench.next_file()};
+  Preparation none;
+  const StepReport report =
+      co_await run_restore(step, bench.backend, &bench.store, std::move(none));
+  if (report.error) {
+    co_return report.error->detail;
   }
-  const auto restored = co_await bench.backend.async_restore(slot, file);
-  bench.store.discard(file);
-  if (!restored) {
-    co_return restored.error().detail;
-  }
-  co_return *composed == count && restored->tokens == count
+  co_return report.reused == count
       ? std::string()
-      : fmt::format("{} of {} tokens were restored", restored->tokens, count);
+      : fmt::format("{} of {} tokens were restored", report.reused, count);
 }
 
 // Both continue the same tokens: equal, with `cached` of them reused in the restored slot?
@@ -88,20 +93,25 @@ asio::awaitable<std::string> try_whole(Bench& bench, const Tokens& held) {
   co_return compare(live, restored, held.size());
 }
 
-// Cut in the middle, and continued as a live slot that was rewound to the same place: so both
+// A prompt that shares only the first half: with a state cut there, or one restored whole that the
+// backend rewinds to there. Continued as a live slot that was rewound to the same place: so both
 // compute the same tokens in one batch, and nothing is rounded differently.
 asio::awaitable<std::string> try_cut(Bench& bench) {
-  const std::size_t middle = std::min(kCut, bench.prompt.size() / 2);
-  const TokenSpan beginning = TokenSpan(bench.prompt).first(middle);
-  const Tokens apart = joined(beginning, std::array{bench.prompt[0], bench.prompt[1]});
-  (void)co_await bench.backend.async_prefill(bench.first, apart);
-  const auto live = co_await bench.backend.async_continue(bench.first, bench.prompt, kNext);
+  const TokenSpan prompt(bench.prompt);
+  const std::size_t middle = std::min(kCut, prompt.size() / 2);
+  const TokenSpan beginning = prompt.first(middle);
+  const auto other = std::find_if(prompt.begin(), prompt.end(),
+                                  [&](Token token) { return token != prompt[middle]; });
+  const Tokens apart =
+      joined(beginning, prompt.subspan(static_cast<std::size_t>(other - prompt.begin())));
+  (void)co_await bench.backend.async_prefill(bench.first, bench.prompt);
+  const auto live = co_await bench.backend.async_continue(bench.first, apart, kNext);
   std::string wrong =
       co_await restore(bench, bench.other, Tokens(beginning.begin(), beginning.end()));
   if (!wrong.empty()) {
     co_return wrong;
   }
-  const auto restored = co_await bench.backend.async_continue(bench.other, bench.prompt, kNext);
+  const auto restored = co_await bench.backend.async_continue(bench.other, apart, kNext);
   co_return compare(live, restored, middle);
 }
 
@@ -114,34 +124,71 @@ asio::awaitable<bool> try_rewind(Bench& bench) {
   co_return rewound && rewound->cached >= shared / 2;
 }
 
+// What the slot holds after the reference: the last token was sampled and never computed.
+Tokens held_after(const Bench& bench, const Continued& reference) {
+  const TokenSpan generated(reference.tokens);
+  return joined(bench.prompt, generated.first(generated.empty() ? 0 : generated.size() - 1));
+}
+
+asio::awaitable<Result<Taken>> save(Bench& bench, const Tokens& held) {
+  const Step step{.kind = Step::Kind::save,
+                  .slot = bench.first,
+                  .scope = kScope,
+                  .tokens = held,
+                  .file = bench.next_file(),
+                  .token_ms = 1};
+  auto name = bench.store.begin_save(step);
+  if (!name) {
+    co_return name.error();
+  }
+  OpenFile file(bench.store, std::move(*name), true);
+  const auto saved = co_await bench.backend.async_save(bench.first, file.name());
+  if (!saved) {
+    co_return saved.error();
+  }
+  file.ended();
+  auto taken = co_await bench.store.end_save(step, file.name(), *saved);
+  if (!taken) {
+    taken = Error{taken.error().code, "the saved state cannot be used: " + taken.error().detail};
+  }
+  co_return taken;
+}
+
+// Saved, restored whole, restored in part: how far it gets.
+asio::awaitable<void> try_saving(Bench& bench, StateFindings& findings) {
+  const auto taken = co_await save(bench, held_after(bench, findings.reference));
+  if (!taken) {
+    findings.why = taken.error().detail;
+    co_return;
+  }
+  findings.layout = taken->layout;
+  findings.why = co_await try_whole(bench, taken->tokens);
+  findings.abilities.saves = findings.why.empty();
+  if (findings.abilities.saves && taken->snapshot) {
+    findings.why = "states of this model are kept whole: their format is not understood";
+  } else if (findings.abilities.saves) {
+    findings.why = co_await try_cut(bench);
+    findings.abilities.cuts = findings.why.empty();
+  }
+  if (bench.named && taken->id != 0) {
+    (void)co_await bench.store.forget(taken->id);
+  }
+}
+
 asio::awaitable<void> find(Bench& bench, StateFindings& findings) {
-  (void)co_await bench.backend.async_erase(bench.first);
+  const auto erased = co_await bench.backend.async_erase(bench.first);
+  if (!erased && erased.error().code == Errc::unsupported && bench.named) {
+    findings.actions = false;
+    findings.why = "the backend has no slot actions";
+    co_return;
+  }
   auto reference = co_await bench.backend.async_continue(bench.first, bench.prompt, kNext);
   if (!reference) {
     findings.why = reference.error().detail;
     co_return;
   }
   findings.reference = std::move(*reference);
-  const std::string file = bench.next_file();
-  const auto saved = co_await bench.backend.async_save(bench.first, file);
-  if (!saved) {
-    findings.why = saved.error().detail;
-  } else {
-    auto taken = co_await bench.store.take(kScope, bench.prompt, file, false, 1);
-    if (!taken) {
-      findings.why = "the saved state cannot be read: " + taken.error().detail;
-    } else {
-      findings.layout = taken->layout;
-      findings.why = co_await try_whole(bench, taken->tokens);
-      findings.abilities.saves = findings.why.empty();
-      if (findings.abilities.saves && taken->snapshot) {
-        findings.why = "states of this model are kept whole: their format is not understood";
-      } else if (findings.abilities.saves) {
-        findings.why = co_await try_cut(bench);
-        findings.abilities.cuts = findings.why.empty();
-      }
-    }
-  }
+  co_await try_saving(bench, findings);
   findings.abilities.rewinds = co_await try_rewind(bench);
 }
 
@@ -161,6 +208,17 @@ asio::awaitable<StateFindings> try_states(LlamaServerBackend& backend,
     co_return findings;
   }
   tokens->resize(std::min(tokens->size(), kPrompt));
+  const SlotId other{.index = setup.slots > 1 ? 1U : 0U};
+  if (setup.named != nullptr) {
+    Bench bench{.backend = backend,
+                .store = *setup.named,
+                .named = true,
+                .other = other,
+                .prompt = std::move(*tokens)};
+    findings.abilities.reads = false;
+    co_await find(bench, findings);
+    co_return findings;
+  }
   remove_folder(setup.dir);
   auto store = KvStore::open({.dir = setup.dir, .slot_dir = setup.slot_dir}, {});
   if (!store) {
@@ -169,8 +227,7 @@ asio::awaitable<StateFindings> try_states(LlamaServerBackend& backend,
   }
   {
     StoreWorker worker(**store);
-    Bench bench{.backend = backend, .store = worker, .prompt = std::move(*tokens)};
-    bench.other = {.index = setup.slots > 1 ? 1U : 0U};
+    Bench bench{.backend = backend, .store = worker, .other = other, .prompt = std::move(*tokens)};
     co_await find(bench, findings);
   }
   store->reset();

@@ -19,21 +19,17 @@ asio::awaitable<Result<T>> StoreWorker::run(Work work) {
   co_return co_await await<T>(start);
 }
 
-asio::awaitable<Result<Taken>> StoreWorker::take(Scope scope, Tokens expected, std::string name,
-                                                 bool whole, double prefill_ms) {
-  auto work = [this, scope = std::move(scope), expected = std::move(expected),
-               name = std::move(name), whole,
-               prefill_ms] { return store_.take(scope, expected, name, whole, prefill_ms); };
+asio::awaitable<Result<Taken>> StoreWorker::end_save(const Step& step, std::string file,
+                                                     Timed saved) {
+  auto work = [this, step, file = std::move(file), saved] {
+    return store_.end_save(step, file, saved);
+  };
   co_return co_await run<Taken>(std::move(work));
 }
 
-asio::awaitable<Result<std::uint64_t>> StoreWorker::compose(Scope scope, Tokens prompt,
-                                                            std::uint32_t slot, std::string name) {
-  auto work = [this, scope = std::move(scope), prompt = std::move(prompt), slot,
-               name = std::move(name)] {
-    return store_.compose(scope, prompt, prompt.size(), slot, name);
-  };
-  co_return co_await run<std::uint64_t>(std::move(work));
+asio::awaitable<Result<Restorable>> StoreWorker::begin_restore(const Step& step) {
+  auto work = [this, step] { return store_.begin_restore(step); };
+  co_return co_await run<Restorable>(std::move(work));
 }
 
 asio::awaitable<Result<std::uint64_t>> StoreWorker::forget(std::optional<std::uint64_t> id) {
@@ -41,10 +37,11 @@ asio::awaitable<Result<std::uint64_t>> StoreWorker::forget(std::optional<std::ui
   co_return co_await run<std::uint64_t>(std::move(work));
 }
 
-void StoreWorker::take_later(const Step& step, std::function<void(const Status&)> done) {
+void StoreWorker::end_save_later(const Step& step, std::string file, Timed saved,
+                                 std::function<void(const Status&)> done) {
   ++later_;
-  asio::post(thread_, [this, step, done = std::move(done)] {
-    const auto taken = store_.take(step.scope, step.tokens, step.file, step.whole, step.token_ms);
+  asio::post(thread_, [this, step, file = std::move(file), saved, done = std::move(done)] {
+    const auto taken = store_.end_save(step, file, saved);
     --later_;
     done(taken ? Status(Done{}) : Status(taken.error()));
   });
@@ -55,8 +52,22 @@ asio::awaitable<Status> StoreWorker::settled() {
   co_return co_await run<Done>(std::move(work));
 }
 
-void StoreWorker::discard(std::string name) {
-  asio::post(thread_, [this, name = std::move(name)] { store_.discard(name); });
+void StoreWorker::discard(std::string file) {
+  asio::post(thread_, [this, file = std::move(file)] { store_.discard(file); });
+}
+
+void StoreWorker::end_restore(std::string file, Result<Timed> restored) {
+  auto work = [this, file = std::move(file), restored = std::move(restored)] {
+    store_.end_restore(file, restored);
+  };
+  asio::post(thread_, std::move(work));
+}
+
+void StoreWorker::doubt(const Scope& scope, TokenSpan prompt) {
+  auto work = [this, scope, prompt = Tokens(prompt.begin(), prompt.end())] {
+    store_.doubt(scope, prompt);
+  };
+  asio::post(thread_, std::move(work));
 }
 
 void StoreWorker::maintain() {

@@ -138,7 +138,8 @@ std::size_t stat_rows(const Stats& s, std::span<StatRow> rows) noexcept {
        n(s.kv_failed_total)},
       {"kv_writable", "1 when the store's last write worked", false, n(s.kv_writable)},
       {"can_save", "1 when slot states can be saved and restored exactly", false, n(s.can_save)},
-      {"can_cut", "1 when a restored state may be cut to any length", false, n(s.can_cut)},
+      {"can_cut", "1 when a saved state serves prompts that share only its beginning", false,
+       n(s.can_cut)},
       {"can_rewind", "1 when a slot keeps the common prefix of a prompt that parts from it", false,
        n(s.can_rewind)},
       {"prefill_ms_per_token", "Measured time to compute one prompt token, in ms", false,
@@ -158,6 +159,12 @@ std::size_t stat_rows(const Stats& s, std::span<StatRow> rows) noexcept {
        n(s.pins_by_hand)},
       {"pins_hot", "Prefixes pinned because many prompts begin with them", false, n(s.pins_hot)},
       {"pins_held", "Slots that keep a pin", false, n(s.pins_held)},
+      {"named_states", "Slot states under fixed names in the backend's own folder", false,
+       n(s.named_states)},
+      {"named_limit", "Most of them", false, n(s.named_limit)},
+      {"named_tokens", "Tokens that they hold", false, n(s.named_tokens)},
+      {"named_dropped_total", "Of them, forgotten because the backend did not have them", true,
+       n(s.named_dropped_total)},
   }};
   TOKI_CHECK(rows.size() >= kStatRows);
   std::copy(all.begin(), all.end(), rows.begin());

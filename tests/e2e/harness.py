@@ -395,6 +395,8 @@ class Tokid:
             self.data_dir,
         ]
         arguments += ["--backend", backend] if backend else []
+        # Where disk is not what a test is about, nothing is saved.
+        arguments += [] if "--remote-states" in options else ["--remote-states", "0"]
         arguments += list(options)
         arguments += ["--", *command] if command else []
         self.process = Process(arguments, folder, name)

@@ -51,6 +51,7 @@ const std::vector<std::string> kCounters = {"requests_total",
                                             "kv_evicted_total",
                                             "kv_quarantined_total",
                                             "kv_failed_total",
+                                            "named_dropped_total",
                                             "similar_searches_total",
                                             "similar_gained_tokens_total",
                                             "embeddings_total",
@@ -95,7 +96,10 @@ const std::vector<std::string> kGauges = {"slots_total",
                                           "kv_bytes",
                                           "kv_tokens",
                                           "kv_prompt_tokens",
-                                          "kv_writable"};
+                                          "kv_writable",
+                                          "named_states",
+                                          "named_limit",
+                                          "named_tokens"};
 
 // Samples of a Prometheus text page; REQUIREs that every line makes sense.
 std::map<std::string, double> samples(const std::string& page,

@@ -42,6 +42,7 @@ std::vector<std::string> tokid_arguments(const std::string& backend_url,
   unless_given("--backend", backend_url);
   unless_given("--data-dir", data_dir);
   unless_given("--probe-interval-ms", "100");
+  unless_given("--remote-states", "0");
   all.insert(all.end(), options.begin(), options.end());
   if (!program.empty()) {
     all.emplace_back("--");

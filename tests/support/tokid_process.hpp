@@ -60,8 +60,8 @@ struct SlotView {
 
 class TokidProcess {
  public:
-  /// Starts tokid with --listen on a free port, a temporary --data-dir, --probe-interval-ms 100 and
-  /// `options` (which win over these), then `program` after `--`. Returns when it has said where it
+  /// Starts tokid with --listen on a free port, a temporary --data-dir, --probe-interval-ms 100,
+  /// --remote-states 0 and `options` (which win over these), then `program` after `--`. Returns when it has said where it
   /// listens; throws when it did not.
   explicit TokidProcess(const std::string& backend_url, std::vector<std::string> options = {},
                         std::vector<std::string> program = {});

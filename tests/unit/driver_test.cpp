@@ -8,10 +8,13 @@
 #include <catch2/catch.hpp>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "unit/token_ranges.hpp"
 
 using namespace toki;
 namespace asio = boost::asio;
@@ -42,11 +45,15 @@ class FakeBackend final : public Backend {
   void prefill(SlotId, TokenSpan prompt, Completion<Prefilled> done) override {
     end(std::move(done), Prefilled{.computed = prompt.size()});
   }
-  void save(SlotId, std::string_view, Completion<Timed> done) override {
-    end(std::move(done), Timed{.tokens = 7});
+  std::vector<std::string> files;  // saved to, restored from
+  std::uint64_t tokens = 7;        // of every state
+  void save(SlotId, std::string_view name, Completion<Timed> done) override {
+    files.push_back("save " + std::string(name));
+    end(std::move(done), Timed{.tokens = tokens});
   }
-  void restore(SlotId, std::string_view, Completion<Timed> done) override {
-    end(std::move(done), Timed{.tokens = 7});
+  void restore(SlotId, std::string_view name, Completion<Timed> done) override {
+    files.push_back("restore " + std::string(name));
+    end(std::move(done), Timed{.tokens = tokens});
   }
   void erase(SlotId slot, Completion<Done> done) override {
     erased.push_back(slot.index);
@@ -67,12 +74,47 @@ class FakeBackend final : public Backend {
   }
 };
 
-using Run = std::function<void(Ticket&, Backend&)>;
+// Holds one state of 404 tokens that begins with those of a step, and writes down what it is told.
+class OneState final : public StateStore {
+ public:
+  std::vector<std::string> told;
+  bool full = false;
+
+  StoredPrefix match(const Scope&, TokenSpan prompt) const override {
+    return {.tokens = prompt.size(), .read = 404};
+  }
+  Result<std::string> begin_save(const Step& step) override {
+    told.push_back("begin_save " + std::to_string(step.tokens.size()));
+    return full ? Result<std::string>(Error{Errc::busy, "full"}) : std::string("mine");
+  }
+  Result<Taken> end_save(const Step& step, std::string_view file, const Timed& saved) override {
+    told.push_back("end_save " + std::string(file) + " " + std::to_string(saved.tokens));
+    return Taken{.tokens = step.tokens, .unknown = saved.tokens - step.tokens.size()};
+  }
+  void discard(std::string_view file) override { told.push_back("discard " + std::string(file)); }
+  Result<Restorable> begin_restore(const Step& step) override {
+    told.push_back("begin_restore " + std::to_string(step.tokens.size()));
+    Tokens held = step.tokens;
+    held.push_back(-1);
+    return Restorable{.file = "mine", .tokens = 404, .held = held};
+  }
+  void end_restore(std::string_view file, const Result<Timed>& restored) override {
+    told.push_back("end_restore " + std::string(file) +
+                   (restored ? " " + std::to_string(restored->tokens) : " failed"));
+  }
+  void doubt(const Scope&, TokenSpan) override {}
+  Result<std::uint64_t> forget(std::optional<std::uint64_t>) override { return std::uint64_t{0}; }
+  void maintain() override {}
+  std::vector<StoredPrompt> prompts(std::size_t) const override { return {}; }
+  void add_to(Stats&) const override {}
+};
+
+using Run = std::function<void(Ticket&, Backend&, StateStore*)>;
 using Render = std::function<Result<Tokens>(Backend&)>;
 
-asio::awaitable<void> run_async(Ticket& ticket, Backend& backend) {
+asio::awaitable<void> run_async(Ticket& ticket, Backend& backend, http::StoreWorker* store) {
   http::AwaitedBackend awaited{backend};
-  co_await http::run_steps(ticket, awaited);
+  co_await http::run_steps(ticket, awaited, store);
 }
 
 asio::awaitable<void> render_async(Backend& backend, std::optional<Result<Tokens>>& out) {
@@ -90,16 +132,23 @@ struct Driver {
 
 const std::vector<Driver>& drivers() {
   static const std::vector<Driver> all{
-      {"blocking", [](Ticket& ticket, Backend& backend) { run_steps(ticket, backend); },
+      {"blocking",
+       [](Ticket& ticket, Backend& backend, StateStore* store) {
+         run_steps(ticket, backend, store);
+       },
        [](Backend& backend) {
          return wait_for<Tokens>([&](Completion<Tokens> done) {
            backend.render({"/x", "{}", ""}, std::move(done));
          });
        }},
       {"asio",
-       [](Ticket& ticket, Backend& backend) {
+       [](Ticket& ticket, Backend& backend, StateStore* store) {
+         std::unique_ptr<http::StoreWorker> worker;
+         if (store != nullptr) {
+           worker = std::make_unique<http::StoreWorker>(*store);
+         }
          asio::io_context io;
-         asio::co_spawn(io, run_async(ticket, backend), asio::detached);
+         asio::co_spawn(io, run_async(ticket, backend, worker.get()), asio::detached);
          io.run();
        },
        [](Backend& backend) {
@@ -135,9 +184,73 @@ TEST_CASE("driver: steps run in order and their end reaches the ticket") {
   backend.manner = manner;
   backend.fail = fail;
   Ticket ticket = faulty_ticket(engine);
-  driver.run(ticket, backend);
+  driver.run(ticket, backend, nullptr);
   CHECK(backend.erased == std::vector<std::uint32_t>{0});
   CHECK(ticket.may_reuse() == (!fail && manner != Manner::dropped));
+}
+
+TEST_CASE("driver: the store names the files, and hears how each save and restore ended") {
+  const Driver& driver = drivers()[GENERATE(0U, 1U)];
+  const Manner manner = GENERATE(Manner::inside, Manner::other_thread, Manner::dropped);
+  CAPTURE(driver.name, static_cast<int>(manner));
+  Engine engine({}, &std::chrono::steady_clock::now);
+  engine.backend_changed({.slots = 1, .slots_used = {false}, .own_cache = false});
+  const Tokens first = range(1, 400);
+  const Tokens second = range(1000, 400);
+  auto before = engine.begin({.scope = {}, .tokens = first});
+  before->sent();
+  std::move(*before).finish(
+      {.ending = Ending::completed, .computed = true, .prompt_tokens = 400, .cached_tokens = 0});
+  OneState store;
+  std::uint64_t stored = 0;  // of the first conversation
+  engine.use_store([&](const Scope& scope, TokenSpan tokens) {
+    return tokens[0] == 1 ? StoredPrefix{.tokens = stored} : store.match(scope, tokens);
+  });
+  engine.set_abilities({.saves = true, .cuts = true, .reads = false});
+  FakeBackend backend;
+  backend.manner = manner;
+  backend.tokens = 404;
+  auto ticket = engine.begin({.scope = {}, .tokens = second});
+  REQUIRE(ticket);
+  using Told = std::vector<std::string>;
+  SECTION("both work, or fail") {
+    driver.run(*ticket, backend, &store);
+    if (manner == Manner::dropped) {  // it is not said of a call how it ended: the client left
+      CHECK(store.told == Told{"begin_save 400", "discard mine"});
+      return;
+    }
+    CHECK(backend.files == Told{"save mine", "restore mine"});
+    CHECK(store.told ==
+          Told{"begin_save 400", "end_save mine 404", "begin_restore 399", "end_restore mine 404"});
+    // The slot holds all of the state: what was asked for, one more, and four nobody knows.
+    CHECK(ticket->predicted() == 399);
+    CHECK(engine.slot_table()[0].known_tokens == 400);
+    CHECK(engine.slot_table()[0].unknown_tail == 4);
+    CHECK(engine.stats().saves_total == 1);
+    CHECK(engine.stats().restores_total == 1);
+  }
+  SECTION("no room, and another number of tokens") {
+    store.full = true;
+    backend.tokens = 403;
+    driver.run(*ticket, backend, &store);
+    if (manner == Manner::dropped) {
+      return;
+    }
+    CHECK(store.told == Told{"begin_save 400", "begin_restore 399", "end_restore mine 403"});
+    CHECK(ticket->predicted() == 0);
+    CHECK(backend.erased == std::vector<std::uint32_t>{0});
+    CHECK(engine.stats().save_failures_total == 1);
+    CHECK(engine.stats().restore_failures_total == 1);
+  }
+  SECTION("the backend refuses") {
+    backend.fail = true;
+    driver.run(*ticket, backend, &store);
+    if (manner == Manner::dropped) {
+      return;
+    }
+    CHECK(store.told ==
+          Told{"begin_save 400", "discard mine", "begin_restore 399", "end_restore mine failed"});
+  }
 }
 
 TEST_CASE(

@@ -558,3 +558,105 @@ TEST_CASE(
   }
   CHECK(disappointments > 0);
 }
+
+TEST_CASE("steps: a store that restores more than was asked for: the slot holds all of it") {
+  Bench b(1);
+  b.stored.push_back(kA + kB);
+  auto ticket = b.begin(kA + range(700, 20));
+  REQUIRE(ticket->next_step()->kind == Kind::restore);
+  ticket->step_done({.tokens = kA + kB, .unknown = 3, .reused = 400, .ms = 1});
+  CHECK(ticket->predicted() == 400);
+  CHECK(b.engine.slot_table()[0].known_tokens == 800);
+  CHECK(b.engine.slot_table()[0].unknown_tail == 3);
+  const Account account = b.finish(std::move(*ticket), kA + range(700, 20));
+  CHECK_FALSE(account.integrity_fault);
+  CHECK(b.engine.slot_table()[0].known_tokens == 420);
+}
+
+TEST_CASE("steps: behind the known end of a restored state the backend may find more") {
+  Bench b(1);
+  b.stored.push_back(kA);
+  const Tokens prompt = kA + range(700, 20);
+  auto ticket = b.begin(prompt);
+  REQUIRE(ticket->next_step()->kind == Kind::restore);
+  ticket->step_done({.tokens = kA, .unknown = 15, .reused = 400, .ms = 1});
+  CHECK_FALSE(b.finish(std::move(*ticket), prompt, 415).integrity_fault);
+}
+
+TEST_CASE("steps: a save says which stored state its ticket needs next") {
+  Bench b(1);
+  b.run(kA);
+  b.stored.push_back(kB);
+  auto ticket = b.begin(kB + range(700, 20));
+  REQUIRE(ticket);
+  const Step* step = ticket->next_step();
+  REQUIRE(step->kind == Kind::save);
+  CHECK(step->needed == kB);
+  std::move(*ticket).dismiss({}, SlotContent::unknown);
+  CHECK(b.begin(range(9000, 400))->next_step()->needed.empty());
+}
+
+TEST_CASE("steps: what was restored and not reused is doubted") {
+  Bench b(1);
+  std::vector<Tokens> doubted;
+  b.engine.use_store(
+      [](const Scope&, TokenSpan tokens) { return StoredPrefix{.tokens = tokens.size() - 20}; },
+      [&](const Scope& scope, TokenSpan tokens) {
+        CHECK(scope == kScope);
+        doubted.emplace_back(tokens.begin(), tokens.end());
+      });
+  const auto restored = [&](const Tokens& prompt, std::uint64_t cached) {
+    auto ticket = b.begin(prompt);
+    REQUIRE(ticket);
+    b.run_steps(*ticket);
+    b.finish(std::move(*ticket), prompt, cached);
+  };
+  restored(kA + range(700, 20), 400);
+  CHECK(doubted.empty());
+  restored(kB + range(700, 20), 3);
+  CHECK(doubted == std::vector<Tokens>{kB + range(700, 20)});
+}
+
+TEST_CASE("steps: ids that nobody told are saved only where that is of use") {
+  Bench b(1);
+  SECTION("the store reads them") {
+    b.engine.set_abilities({.saves = true, .cuts = false});
+    b.run(kA);
+    CHECK(b.engine.begin_chore());
+  }
+  SECTION("the backend rewinds behind them") {
+    b.engine.set_abilities({.saves = true, .cuts = true, .reads = false});
+    b.run(kA);
+    CHECK(b.engine.begin_chore());
+  }
+  SECTION("neither") {
+    b.engine.set_abilities({.saves = true, .cuts = false, .rewinds = false, .reads = false});
+    b.run(kA);
+    CHECK_FALSE(b.engine.begin_chore());
+  }
+}
+
+TEST_CASE("steps: a state that is kept whole is not restored for a prompt that is no longer") {
+  Bench b(1, false);
+  b.engine.use_store([](const Scope&, TokenSpan tokens) {
+    return StoredPrefix{.tokens = tokens.size() >= kA.size() ? kA.size() : 0, .snapshot = true};
+  });
+  CHECK(b.begin(kA)->next_step() == nullptr);
+  CHECK(b.begin(kA + range(700, 1))->next_step()->kind == Kind::restore);
+}
+
+TEST_CASE("steps: a slot is saved once in the background, even if the store had no room for it") {
+  Bench b(2);
+  b.run(kA);
+  for (int i = 0; i < 2; ++i) {
+    auto chore = b.engine.begin_chore();
+    REQUIRE(chore.has_value() == (i == 0));
+    if (chore) {
+      b.run_steps(*chore);
+      std::move(*chore).dismiss({}, SlotContent::unknown);
+    }
+    b.stored.clear();
+  }
+  b.run(kA + range(700, 100));
+  CHECK(b.engine.begin_chore());
+}

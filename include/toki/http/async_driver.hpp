@@ -77,77 +77,107 @@ struct AwaitedBackend {
   }
 };
 
-template <class AnyBackend>
-boost::asio::awaitable<StepReport> run_save(const Step& step, AnyBackend& backend,
-                                            StoreWorker* store) {
-  if (store == nullptr) {
-    co_return step_without_store();
+/// Tells the store of a save or restore that ends with its coroutine: the caller left.
+class OpenFile {
+ public:
+  OpenFile(StoreWorker& store, std::string name, bool saving)
+      : store_(store), name_(std::move(name)), saving_(saving) {}
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  ~OpenFile() {
+    if (open_) {
+      saving_ ? store_.discard(name_)
+              : store_.end_restore(name_, Error{Errc::cancelled, "the caller left"});
+    }
   }
-  const auto saved = co_await backend.async_save(step.slot, step.file);
-  if (!saved) {
-    store->discard(step.file);
-    co_return failed_step(saved.error());
+  void ended() { open_ = false; }
+  const std::string& name() const { return name_; }
+
+ private:
+  StoreWorker& store_;
+  std::string name_;
+  bool saving_;
+  bool open_ = true;
+};
+
+/// A state that a store made ready, and the restore that may use it.
+struct Prepared {
+  Result<Restorable> state;
+  std::unique_ptr<OpenFile> file;
+};
+using Preparation = std::optional<Prepared>;
+
+inline boost::asio::awaitable<void> prepare_restore(const Step& step, StoreWorker& store,
+                                                    Preparation& out) {
+  auto state = co_await store.begin_restore(step);
+  std::unique_ptr<OpenFile> file;
+  if (state) {
+    file = std::make_unique<OpenFile>(store, state->file, false);
   }
-  auto taken = co_await store->take(step.scope, step.tokens, step.file, step.whole, step.token_ms);
-  co_return save_report(*saved, std::move(taken));
+  out.emplace(Prepared{std::move(state), std::move(file)});
 }
 
-using Composed = std::optional<Result<std::uint64_t>>;
-
+/// A save that the request need not wait for (Step::later) is taken by the store while the backend
+/// goes on; and while the backend saves, the store prepares what is restored next.
 template <class AnyBackend>
-boost::asio::awaitable<StepReport> run_restore(const Step& step, AnyBackend& backend,
-                                               StoreWorker* store, Composed composed = {}) {
-  if (store == nullptr) {
-    co_return step_without_store();
-  }
-  if (!composed) {
-    composed = co_await store->compose(step.scope, step.tokens, step.slot.index, step.file);
-  }
-  if (!*composed) {
-    co_return failed_step(composed->error());
-  }
-  const auto restored = co_await backend.async_restore(step.slot, step.file);
-  store->discard(step.file);
-  co_return restore_report(**composed, restored);
-}
-
-/// A save that the request need not wait for (Step::later): the store takes the state while the
-/// backend goes on; and before, while the backend saves, it composes what is restored next.
-template <class AnyBackend>
-boost::asio::awaitable<StepReport> run_save_later(Ticket& ticket, const Step& step,
-                                                  AnyBackend& backend, StoreWorker& store,
-                                                  Composed& composed) {
+boost::asio::awaitable<StepReport> run_save(Ticket& ticket, const Step& step, AnyBackend& backend,
+                                            StoreWorker* store, Preparation& prepared) {
   using namespace boost::asio::experimental::awaitable_operators;
+  if (store == nullptr) {
+    co_return step_without_store();
+  }
+  auto name = store->begin_save(step);
+  if (!name) {
+    co_return failed_step(name.error());
+  }
+  OpenFile file(*store, std::move(*name), true);
+  const bool later = step.later && !store->behind();
   const Step* next = ticket.step_after();
+  auto saving = backend.async_save(step.slot, file.name());
   std::optional<Result<Timed>> saved;
-  auto saving = backend.async_save(step.slot, step.file);
-  if (next != nullptr && next->kind == Step::Kind::restore) {
-    auto composing = store.compose(next->scope, next->tokens, next->slot.index, next->file);
-    auto both = co_await (std::move(saving) && std::move(composing));
-    saved = std::move(std::get<0>(both));
-    composed = std::move(std::get<1>(both));
+  if (later && next != nullptr && next->kind == Step::Kind::restore) {
+    auto preparing = prepare_restore(*next, *store, prepared);
+    saved = co_await (std::move(saving) && std::move(preparing));
   } else {
     saved = co_await std::move(saving);
   }
   if (!*saved) {
-    store.discard(step.file);
     co_return failed_step(saved->error());
   }
-  store.take_later(step, ticket.stored());
-  co_return pending_report(**saved);
+  file.ended();
+  if (later) {
+    store->end_save_later(step, file.name(), **saved, ticket.stored());
+    co_return pending_report(**saved);
+  }
+  auto taken = co_await store->end_save(step, file.name(), **saved);
+  co_return save_report(**saved, std::move(taken));
+}
+
+template <class AnyBackend>
+boost::asio::awaitable<StepReport> run_restore(const Step& step, AnyBackend& backend,
+                                               StoreWorker* store, Preparation prepared) {
+  if (store == nullptr) {
+    co_return step_without_store();
+  }
+  if (!prepared) {
+    co_await prepare_restore(step, *store, prepared);
+  }
+  if (!prepared->state) {
+    co_return failed_step(prepared->state.error());
+  }
+  const auto restored = co_await backend.async_restore(step.slot, prepared->file->name());
+  prepared->file->ended();
+  store->end_restore(prepared->file->name(), restored);
+  co_return restore_report(step, std::move(*prepared->state), restored);
 }
 
 template <class AnyBackend>
 boost::asio::awaitable<StepReport> run_step(Ticket& ticket, const Step& step, AnyBackend& backend,
-                                            StoreWorker* store, Composed& composed) {
+                                            StoreWorker* store, Preparation& prepared) {
   switch (step.kind) {
-    case Step::Kind::save:
-      if (step.later && store != nullptr && !store->behind()) {
-        co_return co_await run_save_later(ticket, step, backend, *store, composed);
-      }
-      co_return co_await run_save(step, backend, store);
+    case Step::Kind::save: co_return co_await run_save(ticket, step, backend, store, prepared);
     case Step::Kind::restore: {
-      Composed made = std::exchange(composed, std::nullopt);
+      Preparation made = std::exchange(prepared, std::nullopt);
       co_return co_await run_restore(step, backend, store, std::move(made));
     }
     case Step::Kind::prefill: {
@@ -165,15 +195,10 @@ boost::asio::awaitable<StepReport> run_step(Ticket& ticket, const Step& step, An
 template <class AnyBackend>
 boost::asio::awaitable<void> run_steps(Ticket& ticket, AnyBackend& backend,
                                        StoreWorker* store = nullptr) {
-  Composed composed;  // for the restore that comes next
-  std::string file;
+  Preparation prepared;  // for the restore that comes next
   while (const Step* step = ticket.next_step()) {
-    file = ticket.step_after() != nullptr ? ticket.step_after()->file : std::string();
-    StepReport report = co_await run_step(ticket, *step, backend, store, composed);
+    StepReport report = co_await run_step(ticket, *step, backend, store, prepared);
     ticket.step_done(std::move(report));
-  }
-  if (composed) {
-    store->discard(file);
   }
 }
 

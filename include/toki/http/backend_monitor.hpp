@@ -15,6 +15,7 @@
 #include <toki/fingerprints.hpp>
 #include <toki/http/admission.hpp>
 #include <toki/http/llama_server_backend.hpp>
+#include <toki/http/store_worker.hpp>
 #include <toki/http/upstream.hpp>
 #include <toki/log.hpp>
 
@@ -30,8 +31,9 @@ namespace toki::http {
 
 /// Where states of slots go. Without it none are saved.
 struct StateSetup {
-  std::string trial_dir;  ///< for the trial's own store
-  std::string slot_dir;   ///< the server's --slot-save-path
+  std::string trial_dir;         ///< for the trial's own store
+  std::string slot_dir;          ///< the server's --slot-save-path
+  StoreWorker* named = nullptr;  ///< instead of both: over NamedStates
   Fingerprints* fingerprints = nullptr;
 };
 
@@ -106,6 +108,7 @@ class TOKI_EXPORT BackendMonitor {
   bool asleep_ = false;
   bool needs_trial_ = false;
   bool looking_ = false;
+  bool said_no_actions_ = false;
 };
 
 TOKI_EXPORT std::string_view to_string(BackendMonitor::State state) noexcept;

@@ -1,17 +1,17 @@
-// StoreWorker: a KvStore for coroutines. Its file work runs on one thread beside the executor's, so
+// StoreWorker: a StateStore for coroutines. Its file work runs on one thread beside the executor's, so
 // that no byte of an answer waits for a disk.
 //
 // Threads:   call it on the executor; coroutines resume there.
-// Ownership: the KvStore must outlive it; it keeps copies of what it is given. Its destructor waits
-//            for the work under way.
-// Errors:    as the KvStore's.
+// Ownership: the store must outlive it, and it the coroutines; it keeps copies of what it is given.
+//            Its destructor waits for the work under way.
+// Errors:    as the store's.
 // Cost:      one hop to the thread and one back, some us beside the file work.
 #pragma once
 
 #include <toki/engine.hpp>
 #include <toki/export.hpp>
-#include <toki/kv_store.hpp>
 #include <toki/result.hpp>
+#include <toki/state_store.hpp>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/thread_pool.hpp>
@@ -26,21 +26,23 @@ namespace toki::http {
 
 class TOKI_EXPORT StoreWorker {
  public:
-  explicit StoreWorker(KvStore& store) : store_(store) {}
+  explicit StoreWorker(StateStore& store) : store_(store) {}
 
-  boost::asio::awaitable<Result<Taken>> take(Scope scope, Tokens expected, std::string name,
-                                             bool whole, double prefill_ms);
-  boost::asio::awaitable<Result<std::uint64_t>> compose(Scope scope, Tokens prompt,
-                                                        std::uint32_t slot, std::string name);
+  Result<std::string> begin_save(const Step& step) { return store_.begin_save(step); }
+  boost::asio::awaitable<Result<Taken>> end_save(const Step& step, std::string file, Timed saved);
+  boost::asio::awaitable<Result<Restorable>> begin_restore(const Step& step);
   boost::asio::awaitable<Result<std::uint64_t>> forget(std::optional<std::uint64_t> id);
   /// Takes what a step saved, without being waited for. `done` is called by another thread.
-  void take_later(const Step& step, std::function<void(const Status&)> done);
+  void end_save_later(const Step& step, std::string file, Timed saved,
+                      std::function<void(const Status&)> done);
   /// So much is to be taken that whoever brings more should wait.
   bool behind() const noexcept { return later_ >= kMostLater; }
   /// Everything that was asked for until now is done.
   boost::asio::awaitable<Status> settled();
   /// Not waited for.
-  void discard(std::string name);
+  void discard(std::string file);
+  void end_restore(std::string file, Result<Timed> restored);
+  void doubt(const Scope& scope, TokenSpan prompt);
   void maintain();
 
  private:
@@ -49,7 +51,7 @@ class TOKI_EXPORT StoreWorker {
 
   static constexpr int kMostLater = 4;
 
-  KvStore& store_;
+  StateStore& store_;
   std::atomic<int> later_{0};
   boost::asio::thread_pool thread_{1};
 };
