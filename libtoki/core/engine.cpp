@@ -58,6 +58,9 @@ std::string_view to_string(Ending value) noexcept {
   return "failed";
 }
 
+// Tokens back from its end to which every model with a sliding window is taken to rewind.
+constexpr std::uint64_t kWindow = 32;
+
 // What a slot is when nobody asks for anything.
 SlotView Engine::Impl::view_of(std::uint32_t index) const {
   const Slot& slot = pool[index];
@@ -113,12 +116,14 @@ std::vector<SlotView> Engine::Impl::view(const Query& query) const {
 }
 
 // Tokens of the prompt that need no prefill in the slot. Without rewinding a slot only serves prompts
-// that go on from all it holds.
+// that go on from all it holds; a sliding window is only rewound within itself.
 std::uint64_t Engine::Impl::reach(std::uint32_t index, const Query& query) const {
   const std::uint64_t common = pool.common(index, query.scope, query.tokens);
   const Slot& slot = pool[index];
   const bool all = common == slot.tokens.size() && slot.unknown_tail == 0 && !slot.open_end;
-  return abilities.rewinds || all ? common : 0;
+  const bool window = abilities.saves && !abilities.cuts;
+  const bool near = common + kWindow >= slot.tokens.size() + slot.unknown_tail;
+  return all || (abilities.rewinds && (near || !window)) ? common : 0;
 }
 
 // Steps 2 to 4. The backend's own cache can only hold what was computed since its start.
@@ -191,8 +196,7 @@ PlanWorld Engine::Impl::world() const {
       .saves = saves(),
       .copies = saves() && restores() && abilities.cuts,
       .save = save,
-      .restore = restore,
-      .step_wait_ms = step_wait_ms};
+      .restore = restore};
 }
 
 Plan Engine::Impl::choose(const Query& query, const Found& found) const {

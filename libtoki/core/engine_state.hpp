@@ -57,7 +57,6 @@ struct Ticket::Impl {
   std::uint64_t min_hit = 10;
   std::vector<Step> steps;  // not done yet, the next one first
   bool step_begun = false;
-  std::chrono::steady_clock::time_point step_began;
   std::string trouble;                  // of the last step that failed
   std::vector<std::uint32_t> borrowed;  // slots leased for the steps only
   bool leads = false;                   // computes its prompt in a step; others may want a copy
@@ -102,7 +101,6 @@ struct Engine::Impl {
   Pace restore{.fixed = 5, .per_token = 0.02};
   std::uint32_t save_failures = 0;  // in a row
   std::chrono::steady_clock::time_point saves_paused_until{};
-  double step_wait_ms = 0;  // smoothed time that a step waits for what other slots compute
   struct Pending {          // saved, and not yet taken by the store
     std::uint64_t id = 0;
     Scope scope;

@@ -2,8 +2,7 @@
 // stored prefix restored into it, or a copy of what another idle slot holds):
 //
 //   run in s           get + (prompt - had) * rate + chance(s) * turns(s) * back(s)
-//     get              0, restore(tokens), or save(other slot) + restore(tokens); each waits first
-//                      for what the backend is at, when slots are busy
+//     get              0, restore(tokens), or save(other slot) + restore(tokens)
 //     had              tokens that need no prefill then
 //     rate             of one prefill, times those under way
 //     back(s)          what it costs to have its present content again: compute what is lost of it,
@@ -95,16 +94,8 @@ double back(const SlotView& slot, std::uint64_t kept, std::uint64_t stored,
   return std::min(compute, world.restore.of(stored) + prefill(rest, world));
 }
 
-double step_wait(const PlanWorld& world, std::size_t busy) {
-  return busy > 0 ? world.step_wait_ms : 0;
-}
-
 double saving(const SlotView& slot, const PlanWorld& world, std::size_t busy) {
-  return world.save.of(slot.held) * static_cast<double>(1 + busy) + step_wait(world, busy);
-}
-
-double restoring(std::uint64_t tokens, const PlanWorld& world, std::size_t busy) {
-  return tokens > 0 ? world.restore.of(tokens) + step_wait(world, busy) : 0;
+  return world.save.of(slot.held) * static_cast<double>(1 + busy);
 }
 
 // The cheapest way to run in `slot` when the prompt's first `had` tokens are there.
@@ -134,13 +125,13 @@ Origin best_origin(std::span<const SlotView> slots, const PlanQuery& query, cons
     return {};
   }
   Origin best{.tokens = reusable(query.stored, query)};
-  best.ms = best.tokens > 0 ? restoring(std::max(best.tokens, query.read), world, busy) : 0;
+  best.ms = best.tokens > 0 ? world.restore.of(std::max(best.tokens, query.read)) : 0;
   for (const SlotView& slot : slots) {
     const std::uint64_t tokens = reusable(slot.common, query);
     if (!world.copies || !slot.idle || !slot.savable || tokens < best.tokens + kMinGain) {
       continue;
     }
-    const double ms = saving(slot, world, busy) + restoring(tokens, world, busy);
+    const double ms = saving(slot, world, busy) + world.restore.of(tokens);
     if (ms - best.ms < prefill(tokens - best.tokens, world)) {
       best = {.tokens = tokens, .ms = ms, .copied = slot.index};
     }

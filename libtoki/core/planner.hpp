@@ -67,7 +67,6 @@ struct PlanWorld {
   bool copies = false;         // and what another slot holds beyond the prefix does no harm
   Pace save{};                 // what each costs; a save holds up every slot
   Pace restore{};
-  double step_wait_ms = 0;  // that a save or restore waits first, while other slots are busy
 };
 
 struct Plan {

@@ -295,10 +295,7 @@ const Step* Ticket::next_step() noexcept {
   if (impl_->steps.empty()) {
     return nullptr;
   }
-  if (!impl_->step_begun) {
-    impl_->step_begun = true;
-    impl_->step_began = impl_->engine->clock();
-  }
+  impl_->step_begun = true;
   return &impl_->steps.front();
 }
 
@@ -355,9 +352,6 @@ void Ticket::step_done(StepReport report) {
     }
     if (report.error) {
       impl_->trouble = report.error->detail;
-    } else if (report.ms > 0 && step.kind != Step::Kind::prefill && engine->pool.leased() > 1) {
-      const double taken = milliseconds(engine->clock() - impl_->step_began);
-      smooth(engine->step_wait_ms, std::max(taken - report.ms, 0.1));
     }
     engine->step_done(*impl_, step, std::move(report));
   }
