@@ -250,7 +250,7 @@ void Engine::Impl::drop_contents(SlotContent content) {
   ++epoch;
   known.forget_computed();
   foreign = content != SlotContent::empty;
-  own_cache_trust = 1.0;
+  own_cache_trust = first_trust();
   for (std::uint32_t i = 0; i < pool.size(); ++i) {
     pool.fence(i, false);
     content == SlotContent::empty ? pool.set_empty(i) : pool.set_unknown(i);
@@ -451,6 +451,7 @@ void Engine::backend_slept() {
 void Engine::set_abilities(const StateAbilities& abilities) {
   const std::lock_guard lock(impl_->mutex);
   impl_->abilities = abilities;
+  impl_->own_cache_trust = std::min(impl_->own_cache_trust, impl_->first_trust());
   impl_->save_failures = 0;
   impl_->saves_paused_until = {};
   impl_->empty_restores = 0;

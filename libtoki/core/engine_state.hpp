@@ -149,6 +149,8 @@ struct Engine::Impl {
   Plan choose(const Query& query, const Found& found) const;
   std::vector<PromptChange> remember(const Ticket::Impl& ticket, const Embedding& hash);
   double prefill_rate() const { return prefill_ms > 0 ? prefill_ms : options.prefill_ms_per_token; }
+  // Where the store gives most of what is known anyway, the backend's cache has to earn it.
+  double first_trust() const { return abilities.saves && store != nullptr ? 0.5 : 1.0; }
   bool trusts_own_cache() const { return facts.own_cache && own_cache_trust >= kMinOwnCacheTrust; }
   // No two processes have the same names in one folder.
   std::string file_name() {
