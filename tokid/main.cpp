@@ -16,11 +16,14 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <fcntl.h>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <sys/file.h>
 
 #include "options.hpp"
 #include "server.hpp"
@@ -95,7 +98,9 @@ struct Daemon {
         index({.path = in_data_dir(o, "index.db"), .max_prompts = o.max_prompts}, log_line,
               [this, &io](std::vector<toki::PromptRecord> prompts) {
                 auto adopt = [this, kept = std::move(prompts)]() mutable {
-                  engine.adopt(std::move(kept));
+                  if (!forgot_all) {
+                    engine.adopt(std::move(kept));
+                  }
                 };
                 asio::post(io, std::move(adopt));
               }),
@@ -121,7 +126,8 @@ struct Daemon {
                .keep_alive = keep_alive(o),
                .store = worker.get()},
               log_request),
-        server(io.get_executor(), proxy, engine, monitor,
+        operations(engine, backend, index, kv.get(), worker.get(), housekeeper),
+        server(io.get_executor(), proxy, engine, operations, monitor,
                {.max_body = o.max_body_mib << 20, .max_connections = o.max_connections},
                [this] { return stats(); }),
         tasks(io.get_executor()) {
@@ -155,6 +161,10 @@ struct Daemon {
         index.use(prompt.id, prompt.use, prompt.last_used_ms);
         break;
       case toki::PromptChange::Kind::removed: index.remove(prompt.id); break;
+      case toki::PromptChange::Kind::cleared:
+        forgot_all = true;
+        index.clear();
+        break;
     }
   }
 
@@ -168,6 +178,7 @@ struct Daemon {
   }
 
   const Options& options;
+  bool forgot_all = false;  // before the index was read: it is not wanted any more
   toki::http::Upstream upstream;
   std::unique_ptr<toki::KvStore> kv;
   std::unique_ptr<toki::http::StoreWorker> worker;
@@ -182,6 +193,7 @@ struct Daemon {
   toki::http::PromptEmbeddings embeddings;
   toki::http::Proxy proxy;
   std::optional<toki::http::Housekeeper> housekeeper;
+  Operations operations;
   Server server;
   toki::http::TaskGroup tasks;
 };
@@ -229,13 +241,37 @@ toki::Result<std::unique_ptr<toki::KvStore>> open_store(const Options& options) 
   if (options.slot_dir.empty() || options.kv_gib == 0) {
     return std::unique_ptr<toki::KvStore>();
   }
-  return toki::KvStore::open({.dir = Daemon::in_data_dir(options, "kv"),
-                              .slot_dir = options.slot_dir,
-                              .max_bytes = std::uint64_t{options.kv_gib} << 30},
-                             log_line);
+  auto store = toki::KvStore::open({.dir = Daemon::in_data_dir(options, "kv"),
+                                    .slot_dir = options.slot_dir,
+                                    .max_bytes = std::uint64_t{options.kv_gib} << 30},
+                                   log_line);
+  if (store) {
+    return store;
+  }
+  const toki::Error& error = store.error();
+  if (error.code == toki::Errc::unavailable || error.code == toki::Errc::no_space) {
+    spdlog::warn("no KV cache is kept on disk until the next start: {}", error.detail);
+    return std::unique_ptr<toki::KvStore>();  // a disk that fails is no reason not to serve
+  }
+  return toki::Error{error.code, fmt::format("--slot-dir {}, --data-dir {}: {}", options.slot_dir,
+                                             options.data_dir, error.detail)};
+}
+
+// Held until the process ends, however it ends. A file system that locks no folders refuses nobody.
+toki::Status lock_data_dir(const Options& options) {
+  const int folder = ::open(options.data_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder >= 0 && ::flock(folder, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return toki::Error{
+        toki::Errc::busy,
+        fmt::format("--data-dir {}: another tokid uses this folder", options.data_dir)};
+  }
+  return toki::Done{};
 }
 
 int run(Options options) {
+  if (const auto locked = lock_data_dir(options); !locked) {
+    return fail(locked.error());
+  }
   std::optional<ServerCommand> command;
   if (!options.server.empty()) {
     const auto slot_dir = std::filesystem::path(options.data_dir) / "slots";

@@ -7,7 +7,7 @@
 //            forget() and maintain() do file work: any thread, one at a time (they take turns).
 // Ownership: owns its folder while it is open; a second store on it is refused.
 // Errors:    values. After any failure the store holds what it held before, less what was evicted
-//            to make room; what fails its checksum is moved to quarantine and never used again. A full
+//            to make room; on a full disk the least worth gives way once, and it is tried again; what fails its checksum is moved to quarantine and never used again. A full
 //            or read-only disk fails take() only. A catalogue that cannot be written fails nothing:
 //            it is made again from the segments.
 // Cost:      match(): one comparison pass, microseconds, no I/O. take(): reads the rows that are
@@ -31,6 +31,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace toki {
@@ -40,6 +41,8 @@ struct KvStoreOptions {
   std::string slot_dir;  ///< where the backend reads and writes state files
   std::uint64_t max_bytes = std::uint64_t{32} << 30;  ///< of segments, as they are on disk,
                                                       ///< with those in quarantine
+  bool owns_slot_dir = true;  ///< lock it, and remove what earlier runs left there; false: another
+                              ///< store of this process does
 };
 
 /// What the store could restore of a prompt.
@@ -65,6 +68,14 @@ struct StoredPrompt {
   bool snapshot = false;
 };
 
+/// What the store holds of one prompt.
+struct HeldPrompt {
+  std::uint64_t tokens = 0;  ///< leading tokens that can be restored
+  std::uint64_t bytes = 0;   ///< that they take on the disk, whoever else shares them
+  std::int64_t last_used_ms = 0;
+  bool snapshot = false;
+};
+
 struct KvStoreStats {
   std::uint64_t segments = 0, tokens = 0, bytes = 0, snapshots = 0;
   std::uint64_t prompt_tokens = 0;  ///< sum of the stored prompts' lengths: over `tokens`, the
@@ -76,7 +87,7 @@ struct KvStoreStats {
 
 class TOKI_EXPORT KvStore {
  public:
-  /// Adopts what is whole, removes what is not. Errc::busy: another process has it.
+  /// Adopts what is whole, removes what is not. Errc::busy: another process has it, or slot_dir.
   static Result<std::unique_ptr<KvStore>> open(const KvStoreOptions& options, LogSink log);
   ~KvStore();
   KvStore(const KvStore&) = delete;
@@ -98,17 +109,26 @@ class TOKI_EXPORT KvStore {
   Result<std::uint64_t> compose(const Scope& scope, TokenSpan prompt, std::uint64_t limit,
                                 std::uint32_t slot, std::string_view name);
 
-  /// Deletes a state file that compose() wrote, when the backend has read it.
-  void discard(std::string_view name);
+  /// Deletes a state file that compose() wrote, when the backend has read it, or one that nobody
+  /// wants any more. False: it is not there.
+  bool discard(std::string_view name);
 
   /// Forgets the prompt of that id (what others share with it stays), or everything. Returns how
   /// many segments went. Errc::busy: other prompts branch off inside its last segment; they first.
   Result<std::uint64_t> forget(std::optional<std::uint64_t> id);
+  /// Forgets what is stored of this prompt behind its first `shared` tokens, and what goes on from
+  /// it, in every layout. What other stored prompts share with it stays: a segment in which they part
+  /// is cut, and what hangs on it is written again, which reads and writes all of that and needs
+  /// room for it. Quarantine is emptied.
+  Result<std::uint64_t> forget(const Scope& scope, TokenSpan prompt, std::uint64_t shared);
   /// Quota, catalogue, leftovers of crashed restores; call it now and then when nothing waits.
   void maintain();
 
   /// Most recently used first.
   std::vector<StoredPrompt> prompts(std::size_t count) const;
+  HeldPrompt held(const Scope& scope, TokenSpan prompt) const;
+  /// The scope and tokens of a stored prompt; tokens are empty when there is none of this id.
+  std::pair<Scope, Tokens> prompt(std::uint64_t id) const;
   KvStoreStats stats() const;
   void add_to(Stats& stats) const;  ///< the same figures, among all others
 

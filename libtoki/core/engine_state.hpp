@@ -159,6 +159,8 @@ struct Engine::Impl {
   void measure(const Ticket::Impl& ticket, const Outcome& outcome);
   bool impossible(const Ticket::Impl& ticket, std::uint64_t cached) const;
   void drop_contents(SlotContent content);
+  void make_tree_again();
+  void forget_slots(const ForgottenPrompt& gone);
   void reset_slots(std::size_t slots, SlotContent content);
   void notify() {
     if (wake) {

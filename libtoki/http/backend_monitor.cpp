@@ -201,11 +201,13 @@ asio::awaitable<bool> BackendMonitor::keeps_pinned_prompt() {
 
 asio::awaitable<void> BackendMonitor::try_slot_states(std::uint32_t slots) {
   if (!options_.states) {
+    states_why_ = "there is no store (--slot-dir)";
     co_return;
   }
   const StateSetup& states = *options_.states;
   const StateTrialSetup setup{.dir = states.trial_dir, .slot_dir = states.slot_dir, .slots = slots};
   const StateFindings found = co_await try_states(backend_, setup);
+  states_why_ = found.why;
   if (!found.reference.tokens.empty()) {
     const std::uint64_t number = states.fingerprints->number_of(
         said_identity_, found.reference.tokens, found.reference.logprobs);
@@ -259,6 +261,7 @@ asio::awaitable<void> BackendMonitor::trial() {
   if (all.sequences > 1 && !co_await keeps_pinned_prompt()) {
     pinning = false;
     engine_.set_pinning(false);
+    states_why_ = "the backend clears idle slots";
     say(LogLevel::warn,
         "the backend clears idle slots, so requests are not pinned to slots and nothing is saved "
         "by toki; start "

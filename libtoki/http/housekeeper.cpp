@@ -13,6 +13,7 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr Millis kLook{250};
+constexpr Millis kBusyPause{20};     // of a flush, while slots are busy
 constexpr int kIdleLooks = 2;        // in a row, before something is saved
 constexpr int kMaintainLooks = 240;  // once a minute
 
@@ -35,14 +36,15 @@ void Housekeeper::watch() {
   saves_ = saves;
 }
 
-asio::awaitable<bool> Housekeeper::save_one(bool while_busy) {
+asio::awaitable<Housekeeper::Saved> Housekeeper::save_one(bool while_busy) {
   auto chore = engine_.begin_chore(while_busy);
   if (!chore) {
-    co_return false;
+    co_return Saved::nothing;
   }
   co_await run_steps(*chore, backend_, &store_);
+  const bool saved = chore->trouble().empty();
   std::move(*chore).dismiss({}, SlotContent::unknown);
-  co_return true;
+  co_return saved ? Saved::one : Saved::failed;
 }
 
 asio::awaitable<void> Housekeeper::run() {
@@ -53,22 +55,33 @@ asio::awaitable<void> Housekeeper::run() {
     watch();
     idle = engine_.idle_slots() == engine_.slots() ? idle + 1 : 0;
     if (idle >= kIdleLooks) {
-      while (co_await save_one(false)) {
+      while (co_await save_one(false) != Saved::nothing) {
       }
     }
+    store_.discard_again();
     if (look % kMaintainLooks == 0) {
       store_.maintain();
     }
   }
 }
 
-asio::awaitable<std::size_t> Housekeeper::flush(Millis limit) {
+asio::awaitable<Flushed> Housekeeper::flush(Millis limit) {
+  asio::steady_timer pause(timer_.get_executor());
   const auto deadline = std::chrono::steady_clock::now() + limit;
-  std::size_t saved = 0;
-  while (std::chrono::steady_clock::now() < deadline && co_await save_one(true)) {
-    ++saved;
+  const auto in_time = [&] { return std::chrono::steady_clock::now() < deadline; };
+  Flushed result;
+  for (;;) {
+    for (Saved last = Saved::one; in_time() && last != Saved::nothing;) {
+      last = co_await save_one(true);
+      result.saved += last == Saved::one ? 1 : 0;
+    }
+    result.unsaved = engine_.unsaved();
+    if (result.unsaved.empty() || !in_time() || engine_.stats().can_save == 0) {
+      co_return result;
+    }
+    pause.expires_after(kBusyPause);
+    co_await pause.async_wait(asio::use_awaitable);
   }
-  co_return saved;
 }
 
 }  // namespace toki::http

@@ -9,6 +9,12 @@ namespace toki::http {
 
 namespace asio = boost::asio;
 
+namespace {
+
+constexpr std::chrono::minutes kUnwanted{10};  // a save may wait so long behind an answer
+
+}  // namespace
+
 // Work that was begun is not cancelled: it ends by itself, soon.
 template <class T, class Work>
 asio::awaitable<Result<T>> StoreWorker::run(Work work) {
@@ -41,8 +47,35 @@ asio::awaitable<Result<std::uint64_t>> StoreWorker::forget(std::optional<std::ui
   co_return co_await run<std::uint64_t>(std::move(work));
 }
 
+asio::awaitable<Result<std::uint64_t>> StoreWorker::forget(Scope scope, Tokens prompt,
+                                                           std::uint64_t shared) {
+  auto work = [this, scope = std::move(scope), prompt = std::move(prompt), shared] {
+    return store_.forget(scope, prompt, shared);
+  };
+  co_return co_await run<std::uint64_t>(std::move(work));
+}
+
 void StoreWorker::discard(std::string name) {
-  asio::post(thread_, [this, name = std::move(name)] { store_.discard(name); });
+  auto task = [this, name = std::move(name)]() mutable {
+    if (!store_.discard(name)) {
+      unwanted_.push_back({std::move(name), std::chrono::steady_clock::now()});
+      has_unwanted_ = true;
+    }
+  };
+  asio::post(thread_, std::move(task));
+}
+
+void StoreWorker::discard_again() {
+  if (!has_unwanted_) {
+    return;
+  }
+  asio::post(thread_, [this] {
+    const auto oldest = std::chrono::steady_clock::now() - kUnwanted;
+    std::erase_if(unwanted_, [&](const Unwanted& file) {
+      return store_.discard(file.name) || file.since < oldest;
+    });
+    has_unwanted_ = !unwanted_.empty();
+  });
 }
 
 void StoreWorker::maintain() {

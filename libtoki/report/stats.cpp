@@ -148,6 +148,10 @@ std::size_t stat_rows(const Stats& s, std::span<StatRow> rows) noexcept {
       {"pinning", "1 when the backend keeps the prompt of a named slot", false, n(s.pinning)},
       {"own_cache", "1 while the backend's own prompt cache is worth asking", false,
        n(s.own_cache)},
+      {"kv_snapshots", "Segments that hold a whole state, usable only for all its tokens", false,
+       n(s.kv_snapshots)},
+      {"kv_sharing_ratio", "kv_prompt_tokens over kv_tokens: 1 when no two prompts share anything",
+       false, s.kv_sharing_ratio},
   }};
   TOKI_CHECK(rows.size() >= kStatRows);
   std::copy(all.begin(), all.end(), rows.begin());

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <filesystem>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <utility>
@@ -113,10 +114,21 @@ Status SlotOutput::finish() {
   return done;
 }
 
-void remove_state_file(Files& files, const std::string& folder, std::string_view name) {
-  if (const auto path = path_of(folder, name)) {
-    (void)remove_file(files, *path);
+bool remove_state_file(Files& files, const std::string& folder, std::string_view name) {
+  const auto path = path_of(folder, name);
+  return path && files.remove(*path) == 0;
+}
+
+Result<std::unique_ptr<File>> lock_slot_folder(Files& files, const std::string& folder) {
+  auto opened = File::open(files, folder, O_RDONLY | O_DIRECTORY);
+  if (!opened) {
+    return opened.error();
   }
+  auto lock = std::make_unique<File>(std::move(*opened));
+  if (::flock(lock->handle(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return Error{Errc::busy, "another process uses the folder of state files"};
+  }
+  return lock;
 }
 
 void remove_leftovers(Files& files, const std::string& folder, std::chrono::seconds age) {

@@ -72,6 +72,8 @@ class TOKI_EXPORT BackendMonitor {
 
   State state() const noexcept { return state_; }
   bool serving() const noexcept { return state_ == State::trying || state_ == State::ready; }
+  /// What cannot be done with the slots' states, and why, as the last trial found; empty: nothing.
+  const std::string& states_why() const noexcept { return states_why_; }
   /// Equal only while KV cache may be shared; the first part of every Scope.
   const std::string& identity() const noexcept { return identity_; }
 
@@ -97,6 +99,7 @@ class TOKI_EXPORT BackendMonitor {
   std::string said_identity_;   // of /props and /v1/models
   std::string props_identity_;  // of /props alone: what each look can compare
   std::string start_marker_;
+  std::string states_why_;
   std::chrono::steady_clock::time_point asked_slots_{};
   bool was_away_ = false;
   bool asleep_ = false;

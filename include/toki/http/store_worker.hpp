@@ -15,9 +15,12 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/thread_pool.hpp>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace toki::http {
 
@@ -30,15 +33,26 @@ class TOKI_EXPORT StoreWorker {
   boost::asio::awaitable<Result<std::uint64_t>> compose(Scope scope, Tokens prompt,
                                                         std::uint32_t slot, std::string name);
   boost::asio::awaitable<Result<std::uint64_t>> forget(std::optional<std::uint64_t> id);
-  /// Not waited for.
+  boost::asio::awaitable<Result<std::uint64_t>> forget(Scope scope, Tokens prompt,
+                                                       std::uint64_t shared);
+  /// Not waited for. A file that is not there may be one that the backend has yet to write, for a
+  /// save that was given up: discard_again() tries those for ten minutes.
   void discard(std::string name);
+  void discard_again();
   void maintain();
 
  private:
   template <class T, class Work>
   boost::asio::awaitable<Result<T>> run(Work work);
 
+  struct Unwanted {
+    std::string name;
+    std::chrono::steady_clock::time_point since;
+  };
+
   KvStore& store_;
+  std::vector<Unwanted> unwanted_;  // touched on the thread only
+  std::atomic<bool> has_unwanted_{false};
   boost::asio::thread_pool thread_{1};
 };
 
