@@ -337,6 +337,8 @@ class TOKI_EXPORT Engine {
   Result<Ticket> begin_chore(bool while_busy = false);
   /// Slots that begin_chore() would save if they were idle and saving did not pause.
   std::vector<std::uint32_t> unsaved() const;
+  /// What the names of this engine's state files begin with.
+  std::string file_prefix() const;
   /// Names of the state files that tickets are to save, or save now.
   std::vector<std::string> saving() const;
 

@@ -113,6 +113,10 @@ class TOKI_EXPORT KvStore {
   /// wants any more. False: it is not there.
   bool discard(std::string_view name);
 
+  /// Deletes state files of runs before this one, which a backend may have written after their end:
+  /// those named by Engine::file_prefix() of another engine. REQUIRES: owns_slot_dir.
+  void discard_other_runs(std::string_view own);
+
   /// Forgets the prompt of that id (what others share with it stays), or everything. Returns how
   /// many segments went. Errc::busy: other prompts branch off inside its last segment; they first.
   Result<std::uint64_t> forget(std::optional<std::uint64_t> id);

@@ -126,10 +126,9 @@ struct Engine::Impl {
   std::vector<PromptChange> remember(const Ticket::Impl& ticket, const Embedding& hash);
   double prefill_rate() const { return prefill_ms > 0 ? prefill_ms : options.prefill_ms_per_token; }
   bool trusts_own_cache() const { return facts.own_cache && own_cache_trust >= kMinOwnCacheTrust; }
+  std::string file_prefix() const { return "toki-" + std::to_string(first_prompt) + "-"; }
   // No two processes have the same names in one folder.
-  std::string file_name() {
-    return "toki-" + std::to_string(first_prompt) + "-" + std::to_string(++files) + ".bin";
-  }
+  std::string file_name() { return file_prefix() + std::to_string(++files) + ".bin"; }
   PlanWorld world() const;
   bool saves() const {
     return abilities.saves && store != nullptr && clock() >= saves_paused_until;

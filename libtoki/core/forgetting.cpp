@@ -122,6 +122,10 @@ Result<Ticket> Engine::begin_erasing() {
   return Ticket(std::move(ticket));
 }
 
+std::string Engine::file_prefix() const {
+  return impl_->file_prefix();
+}
+
 std::vector<std::string> Engine::saving() const {
   const std::lock_guard lock(impl_->mutex);
   std::vector<std::string> names;

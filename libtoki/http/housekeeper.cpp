@@ -15,6 +15,7 @@ namespace {
 constexpr Millis kLook{250};
 constexpr Millis kBusyPause{20};     // of a flush, while slots are busy
 constexpr int kIdleLooks = 2;        // in a row, before something is saved
+constexpr int kDiscardLooks = 4;     // once a second
 constexpr int kMaintainLooks = 240;  // once a minute
 
 }  // namespace
@@ -59,6 +60,9 @@ asio::awaitable<void> Housekeeper::run() {
       }
     }
     store_.discard_again();
+    if (look % kDiscardLooks == 0) {
+      store_.discard_other_runs(engine_.file_prefix());
+    }
     if (look % kMaintainLooks == 0) {
       store_.maintain();
     }

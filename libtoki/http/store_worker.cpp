@@ -78,6 +78,10 @@ void StoreWorker::discard_again() {
   });
 }
 
+void StoreWorker::discard_other_runs(std::string own) {
+  asio::post(thread_, [this, own = std::move(own)] { store_.discard_other_runs(own); });
+}
+
 void StoreWorker::maintain() {
   asio::post(thread_, [this] { store_.maintain(); });
 }

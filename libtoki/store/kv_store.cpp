@@ -27,7 +27,7 @@ namespace {
 // grows by a few tokens at a time does not become a chain of tiny files.
 constexpr std::size_t kShortRun = kTileTokens;
 constexpr std::size_t kMostOpenFiles = 128;
-constexpr std::chrono::seconds kLeftoverAge{600};
+constexpr std::chrono::seconds kLeftoverAge{60};
 constexpr std::uint64_t kCellBytes =
     32;  // at most, that a state file says of a token beside its rows
 constexpr std::size_t kSnapshotPiece = std::size_t{1} << 20;
@@ -993,6 +993,10 @@ bool ends_prompt(const Segment& segment) {
 
 bool KvStore::discard(std::string_view name) {
   return remove_state_file(impl_->files, impl_->options.slot_dir, name);
+}
+
+void KvStore::discard_other_runs(std::string_view own) {
+  remove_other_runs(impl_->files, impl_->options.slot_dir, own);
 }
 
 HeldPrompt KvStore::held(const Scope& scope, TokenSpan prompt) const {

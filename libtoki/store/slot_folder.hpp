@@ -73,6 +73,10 @@ bool remove_state_file(Files& files, const std::string& folder, std::string_view
 /// another store's. A file system that locks no folders refuses nobody.
 Result<std::unique_ptr<File>> lock_slot_folder(Files& files, const std::string& folder);
 
+/// Deletes the state files of other runs, "toki-<number>-...", whose names do not begin with `own`:
+/// a backend may have written them after their run was over.
+void remove_other_runs(Files& files, const std::string& folder, std::string_view own);
+
 /// Deletes files that runs before this one left: named "toki-...", and untouched for `age`.
 void remove_leftovers(Files& files, const std::string& folder, std::chrono::seconds age);
 

@@ -1,7 +1,9 @@
 // What an operator can ask tokid for: saving now, forgetting; and two tokids on one folder.
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "net_test.hpp"
 
@@ -125,4 +127,21 @@ TEST_CASE("a second tokid on a folder ends with one line, until the first one is
   tokid.process().kill();
   Tokid next(up.url(), second);  // a lock of a killed process is none
   CHECK(next.wait_ready());
+}
+
+TEST_CASE("a store whose folder cannot be used is no reason not to serve") {
+  TemporaryDirectory data, slots;
+  std::ofstream(data.path() + "/kv") << "somebody's file";
+  ScriptedUpstream up;
+  Tokid tokid(up.url(), {"--data-dir", data.path(), "--slot-dir", slots.path()});
+  REQUIRE(tokid.wait_ready());
+  CHECK(as_answer(post_json(tokid.port(), kChat, cc({M("q")}))).status == 200);
+  CHECK(tokid.stat("kv_writable") == 0);
+  CHECK(tokid.stat("can_save") == 0);
+  CHECK(tokid.log().find("no KV cache is kept on disk") != std::string::npos);
+  const Json health = get(tokid.port(), "/toki/health").json();
+  CHECK(health["states"]["saved"].dump() == "false");
+  CHECK_FALSE(health["states"]["why"].str().empty());
+  std::ifstream file(data.path() + "/kv");
+  CHECK(std::string(std::istreambuf_iterator<char>(file), {}) == "somebody's file");
 }

@@ -156,8 +156,8 @@ class FaultFiles : public Files {
     reason_ = reason;
   }
   void heal() { arm(-1, Kind::once, 0); }
-  /// From now on no write works that would make the files of these folders larger than `bytes`
-  /// together; 0: all do.
+  /// From now on no write works that may make the files of these folders larger than `bytes`
+  /// together, as if it wrote over nothing; 0: all do.
   void full_at(std::uint64_t bytes, std::vector<std::filesystem::path> folders) {
     full_at_ = bytes;
     folders_ = std::move(folders);

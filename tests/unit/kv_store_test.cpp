@@ -473,6 +473,29 @@ TEST_CASE("forgetting by tokens agrees with a list of prompts") {
   }
 }
 
+TEST_CASE(
+    "state files of other runs are removed, those of this one, of a trial and others' are not") {
+  KvBench bench;
+  REQUIRE(bench.open());
+  const std::vector<std::string> stay{
+      "toki-17-3.bin", "toki-unfinished-toki-17-4.bin", "toki-trial-5-1.bin", "mine.bin", "toki-",
+      "toki-notes"};
+  const std::vector<std::string> go{"toki-16-3.bin", "toki-170-1.bin",
+                                    "toki-unfinished-toki-16-4.bin"};
+  for (const auto* names : {&stay, &go}) {
+    for (const std::string& name : *names) {
+      write_file(bench.folder.slots() / name, "x");
+    }
+  }
+  bench.store->discard_other_runs("toki-17-");
+  for (const std::string& name : stay) {
+    CHECK(std::filesystem::exists(bench.folder.slots() / name));
+  }
+  for (const std::string& name : go) {
+    CHECK_FALSE(std::filesystem::exists(bench.folder.slots() / name));
+  }
+}
+
 TEST_CASE("what is held of a prompt says its share of the bytes, and a stored prompt its tokens") {
   KvBench bench;
   REQUIRE(bench.open());

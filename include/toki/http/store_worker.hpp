@@ -39,6 +39,7 @@ class TOKI_EXPORT StoreWorker {
   /// save that was given up: discard_again() tries those for ten minutes.
   void discard(std::string name);
   void discard_again();
+  void discard_other_runs(std::string own);
   void maintain();
 
  private:
