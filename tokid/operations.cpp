@@ -204,6 +204,8 @@ asio::awaitable<Page> Operations::forget(std::string_view target) {
 }
 
 asio::awaitable<Page> Operations::forget_one(ForgottenPrompt gone) {
+  backend_.forget_texts();
+  index_.wipe();
   co_await saves_ended(engine_.saving());
   engine_.forget_slots(gone);
   co_await erase_slots();
@@ -215,8 +217,6 @@ asio::awaitable<Page> Operations::forget_one(ForgottenPrompt gone) {
     }
     segments = *removed;
   }
-  backend_.forget_texts();
-  index_.wipe();
   const bool index = co_await index_written(kForgetLimit);
   co_return forgotten(1, segments, index);
 }
@@ -224,6 +224,7 @@ asio::awaitable<Page> Operations::forget_one(ForgottenPrompt gone) {
 asio::awaitable<Page> Operations::forget_all() {
   const std::vector<std::string> saving = engine_.saving();
   const std::size_t prompts = engine_.forget_all();
+  backend_.forget_texts();
   co_await erase_slots();
   co_await saves_ended(saving);
   std::uint64_t segments = 0;
@@ -234,7 +235,6 @@ asio::awaitable<Page> Operations::forget_all() {
     }
     segments = *removed;
   }
-  backend_.forget_texts();
   const bool index = co_await index_written(kForgetLimit);
   co_return forgotten(prompts, segments, index);
 }
