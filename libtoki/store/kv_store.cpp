@@ -491,12 +491,15 @@ bool KvStore::Impl::give_way(std::uint64_t bytes, const std::set<const Segment*>
   (void)folder.remove_again();
   bool gave = folder.other_bytes() < others;
   for (Segment* victim : tree.cheapest(bytes, keep, now_ms())) {
-    if (!remove(*victim)) {
+    const Status removed = remove(*victim);
+    {
+      const WriteGuard lock(memory);
+      ++counters.evicted_total;
+    }
+    if (!removed) {
       break;
     }
     gave = true;
-    const WriteGuard lock(memory);
-    ++counters.evicted_total;
   }
   return gave;
 }

@@ -120,9 +120,11 @@ TEST_CASE("a second tokid on a folder ends with one line, until the first one is
   Process refused(tokid_path(), arguments);
   CHECK(refused.wait_exit() == 1);
   CHECK(wait_until([&] { return refused.err().find('\n') != std::string::npos; }));
-  CHECK(refused.err().find(named) != std::string::npos);
-  CHECK(refused.err().find("use") != std::string::npos);
-  CHECK(std::count(refused.err().begin(), refused.err().end(), '\n') == 1);
+  const std::string said = refused.err();
+  INFO(said);
+  CHECK(said.find(named) != std::string::npos);
+  CHECK(said.find("use") != std::string::npos);
+  CHECK(std::count(said.begin(), said.end(), '\n') == 1);
   CHECK(as_answer(post_json(tokid.port(), kChat, cc({M("q")}))).status == 200);
   tokid.process().kill();
   Tokid next(up.url(), second);  // a lock of a killed process is none
