@@ -178,8 +178,7 @@ toki::Result<std::unique_ptr<Arm>> Arm::start(const ArmSettings& settings,
   std::unique_ptr<Arm> arm(new Arm(settings, spawn));
   Status status = settings.spawned ? arm->start_all() : arm->look_at_server();
   if (!status) {
-    return Error{status.error().code,
-                 fmt::format("arm {}: {}", settings.name, status.error().detail)};
+    return std::move(status).error();
   }
   return arm;
 }
@@ -252,7 +251,7 @@ Status Arm::wait_for(Watched& watched, const Address& address, std::string_view 
     if (stop::requested()) return Error{Errc::cancelled, "stopped"};
     if (!watched.child->alive()) {
       return Error{Errc::unavailable,
-                   fmt::format("{} {}; its last lines:{}", name, watched.child->why_ended(),
+                   fmt::format("{} {}; its last words: {}", name, watched.child->why_ended(),
                                watched.child->last_words())};
     }
     const auto reply = ask(address, path, 5000);
@@ -297,7 +296,7 @@ void Arm::stop() {
 }
 
 std::optional<double> Arm::computed() {
-  const auto reply = ask(server_, "/metrics", 10000);
+  const auto reply = ask(server_, "/metrics", stop::requested() ? 3000 : 60000);
   if (!reply || reply->status != 200) return std::nullopt;
   const auto now = counter(reply->body, "llamacpp:prompt_tokens_total");
   if (!now) return std::nullopt;
@@ -323,7 +322,7 @@ std::uint64_t Arm::slot_bytes() const {
 std::string Arm::what_ended() {
   for (Watched* watched : {&llama_, &tokid_}) {
     if (watched->child && !watched->child->alive()) {
-      return fmt::format("{} {}; its last lines:{}", watched == &llama_ ? "llama-server" : "tokid",
+      return fmt::format("{} {}; its last words: {}", watched == &llama_ ? "llama-server" : "tokid",
                          watched->child->why_ended(), watched->child->last_words());
     }
   }

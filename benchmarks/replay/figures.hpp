@@ -47,35 +47,37 @@ struct FigureName {
   double Figures::*value;
   const char* key;    ///< in JSON
   const char* title;  ///< above a column
+  const char* long_title;
   int decimals;
 };
 
 constexpr std::array<FigureName, 25> kFigures = {{
-    {&Figures::requests, "requests", "requests", 0},
-    {&Figures::failures, "failures", "failed", 0},
-    {&Figures::prompt_tokens, "prompt_tokens", "prompt tok", 0},
-    {&Figures::computed, "computed_tokens", "computed", 0},
-    {&Figures::computed_usage, "computed_tokens_by_usage", "by usage", 0},
-    {&Figures::oracle, "oracle_tokens", "oracle", 0},
-    {&Figures::ratio, "computed_to_oracle", "ratio", 3},
-    {&Figures::hits, "hits", "hit", 0},
-    {&Figures::soft, "soft_hits", "soft", 0},
-    {&Figures::misses, "misses", "miss", 0},
-    {&Figures::first_p50, "first_token_ms_p50", "TTFT p50", 0},
-    {&Figures::first_p95, "first_token_ms_p95", "p95", 0},
-    {&Figures::first_p99, "first_token_ms_p99", "p99", 0},
-    {&Figures::total_p50, "latency_ms_p50", "latency p50", 0},
-    {&Figures::total_p95, "latency_ms_p95", "p95", 0},
-    {&Figures::late_p95, "late_ms_p95", "late p95", 0},
-    {&Figures::output_tokens, "output_tokens", "output tok", 0},
-    {&Figures::output_rate, "output_tokens_per_s", "tok/s", 1},
-    {&Figures::wall_s, "wall_s", "wall s", 1},
-    {&Figures::server_cpu, "server_cpu_s", "server CPU s", 1},
-    {&Figures::server_mib, "server_peak_mib", "peak MiB", 0},
-    {&Figures::tokid_cpu, "tokid_cpu_s", "tokid CPU s", 2},
-    {&Figures::tokid_mib, "tokid_peak_mib", "peak MiB", 0},
-    {&Figures::data_mib, "data_folder_mib", "data MiB", 1},
-    {&Figures::slots_mib, "slot_folder_mib", "slots MiB", 1},
+    {&Figures::requests, "requests", "requests", "requests", 0},
+    {&Figures::failures, "failures", "failed", "failed", 0},
+    {&Figures::prompt_tokens, "prompt_tokens", "prompt tok", "prompt tokens", 0},
+    {&Figures::computed, "computed_tokens", "computed", "prompt tokens computed", 0},
+    {&Figures::computed_usage, "computed_tokens_by_usage", "by usage",
+     "the same, summed over the answers", 0},
+    {&Figures::oracle, "oracle_tokens", "oracle", "oracle: distinct prefixes", 0},
+    {&Figures::ratio, "computed_to_oracle", "ratio", "computed / oracle", 3},
+    {&Figures::hits, "hits", "hit", "hits (10 reused tokens or more)", 0},
+    {&Figures::soft, "soft_hits", "soft", "soft hits (fewer)", 0},
+    {&Figures::misses, "misses", "miss", "misses", 0},
+    {&Figures::first_p50, "first_token_ms_p50", "TTFT p50", "time to first token p50, ms", 0},
+    {&Figures::first_p95, "first_token_ms_p95", "p95", "p95", 0},
+    {&Figures::first_p99, "first_token_ms_p99", "p99", "p99", 0},
+    {&Figures::total_p50, "latency_ms_p50", "latency p50", "latency p50, ms", 0},
+    {&Figures::total_p95, "latency_ms_p95", "p95", "p95", 0},
+    {&Figures::late_p95, "late_ms_p95", "late p95", "sent late p95, ms", 0},
+    {&Figures::output_tokens, "output_tokens", "output tok", "output tokens", 0},
+    {&Figures::output_rate, "output_tokens_per_s", "tok/s", "output tokens / s", 1},
+    {&Figures::wall_s, "wall_s", "wall s", "wall time, s", 1},
+    {&Figures::server_cpu, "server_cpu_s", "server CPU s", "llama-server CPU, s", 1},
+    {&Figures::server_mib, "server_peak_mib", "peak MiB", "llama-server peak memory, MiB", 0},
+    {&Figures::tokid_cpu, "tokid_cpu_s", "tokid CPU s", "tokid CPU, s", 2},
+    {&Figures::tokid_mib, "tokid_peak_mib", "peak MiB", "tokid peak memory, MiB", 0},
+    {&Figures::data_mib, "data_folder_mib", "data MiB", "data folder, MiB", 1},
+    {&Figures::slots_mib, "slot_folder_mib", "slots MiB", "slot folder, MiB", 1},
 }};
 
 constexpr std::int64_t kHitTokens = 10;  ///< cached tokens from which on a request is a hit

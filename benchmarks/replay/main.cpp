@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -56,15 +55,16 @@ bool can_write(const std::string& name) {
   return static_cast<bool>(file);
 }
 
-bool all_well(const Report& report) {
+bool anything_measured(const Report& report) {
   for (const ArmReport& arm : report.arms) {
     for (const Run& run : arm.runs) {
-      const bool clean = std::all_of(run.outcomes.begin(), run.outcomes.end(),
-                                     [](const Outcome& o) { return o.failure.empty(); });
-      if (!clean || !run.failed.empty()) return false;
+      if (std::any_of(run.outcomes.begin(), run.outcomes.end(),
+                      [](const Outcome& o) { return o.failure.empty(); })) {
+        return true;
+      }
     }
   }
-  return true;
+  return false;
 }
 
 }  // namespace
@@ -81,15 +81,20 @@ int main(int argc, char** argv) {
   }
   stop::install();
   const Report report = run_all(options, *workload);
-  fmt::print("{}", as_text(report));
-  std::fflush(stdout);
-  bool written = write_file(options.json_file, as_json(report));
-  if (!options.html_file.empty())
-    written = write_file(options.html_file, as_html(report)) && written;
-  if (report.interrupted) return 128 + stop::signal_number();
-  if (!all_well(report)) {
-    fmt::print(stderr, "toki-replay: not all went well: see the lines below the tables\n");
-    return 1;
+  bool well = true;
+  if (anything_measured(report)) {
+    fmt::print("{}", as_text(report));
+    std::fflush(stdout);
   }
-  return written ? 0 : 1;
+  well = write_file(options.json_file, as_json(report)) && well;
+  if (!options.html_file.empty()) well = write_file(options.html_file, as_html(report)) && well;
+  for (const std::string& line : fault_lines(report)) {
+    fmt::print(stderr, "toki-replay: {}\n", line);
+    well = false;
+  }
+  if (report.interrupted) {
+    fmt::print(stderr, "toki-replay: stopped by signal {}\n", stop::signal_number());
+    return 128 + stop::signal_number();
+  }
+  return well ? 0 : 1;
 }

@@ -26,10 +26,11 @@ struct Raw {
 };
 
 void add_arms(CLI::App& app, Options& o, Raw& raw) {
-  const CLI::Range positive(std::size_t{1}, std::size_t{1} << 30);
+  const auto positive = CLI::Range(std::size_t{1}, std::size_t{1} << 30).description("");
   app.add_option("--target", raw.targets,
                  "NAME=URL[,URL]: an endpoint that runs already, and the llama-server behind it")
       ->type_name("NAME=URL")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group("Arms");
   app.add_flag("--spawn", raw.spawn,
                "start llama-server and tokid for each arm; without --arm: the arms direct and toki")
@@ -39,6 +40,7 @@ void add_arms(CLI::App& app, Options& o, Raw& raw) {
                  "body (a JSON object added to each request); tokid is in front when the name "
                  "begins with toki or tokid= is given")
       ->type_name("ARM")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group("Arms");
   app.add_option("--llama", o.spawn.llama, "llama-server to start")->group("Arms");
   app.add_option("--model", o.spawn.model, "GGUF model that it loads")->group("Arms");
@@ -53,7 +55,7 @@ void add_arms(CLI::App& app, Options& o, Raw& raw) {
 }
 
 void add_workload(CLI::App& app, Options& o) {
-  const CLI::Range positive(std::size_t{1}, std::size_t{1} << 30);
+  const auto positive = CLI::Range(std::size_t{1}, std::size_t{1} << 30).description("");
   WorkloadSettings& w = o.workload;
   const auto number = [&](const char* name, std::size_t& into, const char* text) {
     return app.add_option(name, into, text)->group("Workload");
@@ -83,8 +85,8 @@ void add_workload(CLI::App& app, Options& o) {
 }
 
 void add_run(CLI::App& app, Options& o) {
-  const CLI::Range positive(std::size_t{1}, std::size_t{1} << 20);
-  const CLI::Range above_zero(1e-6, 1e9);
+  const auto positive = CLI::Range(std::size_t{1}, std::size_t{1} << 20).description("");
+  const auto above_zero = CLI::Range(1e-6, 1e9).description("");
   app.add_option("--at-once", o.at_once, "most requests on their way at a time")
       ->check(positive)
       ->group("Run");
@@ -160,6 +162,7 @@ Status check(Options& options, Raw& raw) {
 OptionsResult read_options(int argc, char** argv, Options& options) {
   CLI::App app("Replays a workload against one or more endpoints and reports what each computed.");
   app.set_version_flag("--version", fmt::format("toki-replay {}", toki::version()));
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   Raw raw;
   add_arms(app, options, raw);
   add_workload(app, options);

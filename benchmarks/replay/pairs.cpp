@@ -16,9 +16,7 @@ Verdict compare(std::string_view a, std::string_view b) {
   return verdict;
 }
 
-Comparison compare_runs(const std::string& name_a, const Run& a, const std::string& name_b,
-                        const Run& b) {
-  Comparison result{name_a, name_b, a.repeat};
+void compare_runs(const Run& a, const Run& b, Comparison& into) {
   std::map<std::size_t, const Outcome*> others;
   for (const Outcome& outcome : b.outcomes) {
     if (outcome.failure.empty()) others[outcome.index] = &outcome;
@@ -27,19 +25,18 @@ Comparison compare_runs(const std::string& name_a, const Run& a, const std::stri
     const auto other = others.find(one.index);
     if (!one.failure.empty() || other == others.end()) continue;
     if (one.body != other->second->body) {
-      ++result.other_prompts;
+      ++into.other_prompts;
       continue;
     }
-    ++result.pairs;
+    ++into.pairs;
     Verdict verdict = compare(one.text, other->second->text);
     if (verdict.name == "identical") {
-      ++result.identical;
+      ++into.identical;
     } else {
-      result.parted.push_back(
-          {one.index, std::move(verdict), one.cached_tokens, other->second->cached_tokens});
+      into.parted.push_back({a.repeat, one.index, std::move(verdict), one.cached_tokens,
+                             other->second->cached_tokens});
     }
   }
-  return result;
 }
 
 }  // namespace replay

@@ -19,16 +19,17 @@ struct Verdict {
 Verdict compare(std::string_view a, std::string_view b);
 
 struct PartedPair {
+  std::size_t repeat = 0;
   std::size_t index = 0;  ///< of the workload's request
   Verdict verdict;
   std::int64_t cached_a = 0;  ///< the reuse that each of them had
   std::int64_t cached_b = 0;
 };
 
+/// Of two arms, over all repeats.
 struct Comparison {
   std::string a;
   std::string b;
-  std::size_t repeat = 0;
   std::size_t pairs = 0;      ///< answered in both arms, with the same prompt
   std::size_t identical = 0;  ///< of them
   std::size_t other_prompts =
@@ -36,7 +37,7 @@ struct Comparison {
   std::vector<PartedPair> parted;
 };
 
-Comparison compare_runs(const std::string& name_a, const Run& a, const std::string& name_b,
-                        const Run& b);
+/// Adds the pairs of one repeat.
+void compare_runs(const Run& a, const Run& b, Comparison& into);
 
 }  // namespace replay

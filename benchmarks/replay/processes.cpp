@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -18,6 +19,8 @@
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
+
+#include "stop.hpp"
 
 namespace replay {
 namespace {
@@ -117,7 +120,8 @@ Usage Child::stop() {
   if (pid_ < 0) return {};
   const Usage used = usage();
   ::kill(-pid_, SIGTERM);
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const std::chrono::seconds patience(stop::requested() ? 3 : 20);
+  const auto limit = std::chrono::steady_clock::now() + patience;
   while (!reap(WNOHANG) && std::chrono::steady_clock::now() < limit) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
@@ -155,11 +159,11 @@ std::string Child::log_text() const {
 
 std::string Child::last_words() const {
   std::string text = log_text();
-  std::size_t at = text.size();
-  for (int lines = 0; lines < 6 && at != std::string::npos && at > 0; ++lines) {
-    at = text.rfind('\n', at - 1);
-  }
-  return at == std::string::npos ? text : text.substr(at);
+  while (text.ends_with('\n')) text.pop_back();
+  constexpr std::size_t kLongest = 400;
+  if (text.size() > kLongest) text = "..." + text.substr(text.size() - kLongest);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
 }
 
 int free_port() {

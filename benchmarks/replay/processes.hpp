@@ -30,16 +30,16 @@ class Child {
   /// False once it ended; why_ended() then tells how.
   bool alive();
   std::string why_ended() const;
-  /// SIGTERM to its group, and SIGKILL after 20 s. Returns what it had used until then.
+  /// SIGTERM to its group, and SIGKILL after 20 s (3 s when the program shall stop). Returns what it had used until then.
   Usage stop();
   Usage usage() const;  ///< since it was started
-  std::string log_text() const;
-  /// The last lines of its log, for an error message.
+  /// The end of its log on one line, for an error message.
   std::string last_words() const;
 
  private:
   Child(pid_t pid, std::filesystem::path log) : pid_(pid), log_(std::move(log)) {}
   bool reap(int options);
+  std::string log_text() const;
 
   pid_t pid_ = -1;
   bool ended_ = false;

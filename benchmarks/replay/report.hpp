@@ -29,6 +29,9 @@ struct Report {
   bool interrupted = false;
 };
 
+/// What went wrong, one line each; requests that failed with the same words share one.
+std::vector<std::string> fault_lines(const Report& report);
+
 std::string as_text(const Report& report);
 std::string as_json(const Report& report);
 std::string as_html(const Report& report);

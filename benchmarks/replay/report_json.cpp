@@ -70,7 +70,8 @@ json::array comparisons(const Report& report) {
   for (const Comparison& pairs : report.comparisons) {
     json::array parted;
     for (const PartedPair& pair : pairs.parted) {
-      parted.push_back(json::object{{"request", pair.index},
+      parted.push_back(json::object{{"repeat", pair.repeat},
+                                    {"request", pair.index},
                                     {"verdict", pair.verdict.name},
                                     {"common_chars", pair.verdict.common_chars},
                                     {"cached_a", count(pair.cached_a)},
@@ -78,7 +79,6 @@ json::array comparisons(const Report& report) {
     }
     list.push_back(json::object{{"a", pairs.a},
                                 {"b", pairs.b},
-                                {"repeat", pairs.repeat},
                                 {"pairs", pairs.pairs},
                                 {"identical", pairs.identical},
                                 {"other_prompts", pairs.other_prompts},

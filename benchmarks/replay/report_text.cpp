@@ -62,23 +62,12 @@ std::string spread_table(const Report& report) {
   return table(rows);
 }
 
-// Failures with the same words once, with their number.
-std::string failure_lines(const Report& report) {
+std::string oracle_lines(const Report& report) {
   std::string text;
   for (const ArmReport& arm : report.arms) {
-    std::map<std::string, std::size_t> seen;
-    for (const Run& run : arm.runs) {
-      for (const Outcome& outcome : run.outcomes) {
-        if (!outcome.failure.empty()) ++seen[outcome.failure];
-      }
-      if (!run.failed.empty()) text += fmt::format("arm {}: {}\n", arm.settings.name, run.failed);
-    }
-    for (const auto& [words, count] : seen) {
-      text += fmt::format("arm {}: {} failed: {}\n", arm.settings.name, count, words);
-    }
     for (const Run& run : arm.runs) {
       if (run.no_oracle.empty()) continue;
-      text += fmt::format("arm {}: no oracle: {}\n", arm.settings.name, run.no_oracle);
+      text += fmt::format("{}: no oracle: {}\n", arm.settings.name, run.no_oracle);
       break;
     }
   }
@@ -88,9 +77,8 @@ std::string failure_lines(const Report& report) {
 std::string pair_lines(const Report& report) {
   std::string text;
   for (const Comparison& pairs : report.comparisons) {
-    text += fmt::format("texts of {} and {}", pairs.a, pairs.b);
-    if (report.arms.front().runs.size() > 1) text += fmt::format(", repeat {}", pairs.repeat + 1);
-    text += fmt::format(": {} of {} pairs identical", pairs.identical, pairs.pairs);
+    text += fmt::format("texts of {} and {}: {} of {} pairs identical", pairs.a, pairs.b,
+                        pairs.identical, pairs.pairs);
     if (pairs.other_prompts > 0) {
       text += fmt::format(" ({} more had other prompts, after an earlier answer differed)",
                           pairs.other_prompts);
@@ -127,13 +115,34 @@ std::string heading(const Report& report) {
 }  // namespace
 
 std::string figure_text(double value, int decimals) {
-  return std::isnan(value) ? "-" : fmt::format("{:.{}f}", value, decimals);
+  if (std::isnan(value)) return "-";
+  const bool short_time = decimals == 0 && value < 100 && value != std::floor(value);
+  return fmt::format("{:.{}f}", value, short_time ? 1 : decimals);
 }
 
 Spread ArmReport::spread(const FigureName& name) const {
   std::vector<double> values;
   for (const Run& run : runs) values.push_back(figures_of(run).*name.value);
   return spread_of(std::move(values));
+}
+
+std::vector<std::string> fault_lines(const Report& report) {
+  std::vector<std::string> lines;
+  for (const ArmReport& arm : report.arms) {
+    std::map<std::string, std::size_t> seen;
+    for (const Run& run : arm.runs) {
+      if (!run.failed.empty()) {
+        lines.push_back(fmt::format("{}: {}", arm.settings.name, run.failed));
+      }
+      for (const Outcome& outcome : run.outcomes) {
+        if (!outcome.failure.empty()) ++seen[outcome.failure];
+      }
+    }
+    for (const auto& [words, count] : seen) {
+      lines.push_back(fmt::format("{}: {} failed: {}", arm.settings.name, count, words));
+    }
+  }
+  return lines;
 }
 
 std::string as_text(const Report& report) {
@@ -154,7 +163,7 @@ std::string as_text(const Report& report) {
     }
     text += "\n";
   }
-  return text + pair_lines(report) + failure_lines(report);
+  return text + pair_lines(report) + oracle_lines(report);
 }
 
 }  // namespace replay

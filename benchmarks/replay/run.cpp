@@ -58,6 +58,7 @@ class Measured {
     }
     arm_ = std::move(*arm);
     report_.facts = arm_->facts();
+    sample(true);
     return true;
   }
 
@@ -167,16 +168,18 @@ void measure(std::deque<Measured>& group, const Options& options, const Workload
   for (Measured& arm : group) arm.finish();
 }
 
-void compare_arms(Report& report, std::size_t repeat) {
-  for (std::size_t a = 0; a < report.arms.size(); ++a) {
-    for (std::size_t b = a + 1; b < report.arms.size(); ++b) {
-      const ArmReport& one = report.arms[a];
-      const ArmReport& two = report.arms[b];
-      if (one.runs.size() <= repeat || two.runs.size() <= repeat) continue;
-      report.comparisons.push_back(
-          compare_runs(one.settings.name, one.runs[repeat], two.settings.name, two.runs[repeat]));
+std::vector<Comparison> compare_arms(const std::vector<ArmReport>& arms) {
+  std::vector<Comparison> all;
+  for (std::size_t a = 0; a < arms.size(); ++a) {
+    for (std::size_t b = a + 1; b < arms.size(); ++b) {
+      Comparison pairs{arms[a].settings.name, arms[b].settings.name};
+      for (std::size_t i = 0; i < std::min(arms[a].runs.size(), arms[b].runs.size()); ++i) {
+        compare_runs(arms[a].runs[i], arms[b].runs[i], pairs);
+      }
+      all.push_back(std::move(pairs));
     }
   }
+  return all;
 }
 
 std::vector<std::pair<std::string, std::string>> settings_of(const Options& o,
@@ -202,17 +205,35 @@ std::vector<std::pair<std::string, std::string>> settings_of(const Options& o,
     if (workload.kind == "mooncake trace") add("block_words", w.block_words);
   }
   add("answer_tokens", w.answer_tokens);
-  add("order", w.order.empty() ? "as suits" : w.order);
+  add("order", order_of(workload, w));
   add("arrival", o.arrival);
   if (o.arrival == "poisson") add("rate", o.rate);
   if (o.arrival == "recorded") add("speed", o.speed);
   add("at_once", o.at_once);
+  if (std::any_of(o.arms.begin(), o.arms.end(), [](const auto& arm) { return arm.spawned; })) {
+    add("slots", o.spawn.slots);
+    add("context", o.spawn.context);
+  }
   add("interleave", o.interleave);
   add("restart", o.restart);
   add("repeat", o.repeat);
   add("seed", w.seed);
   for (const ArmSettings& arm : o.arms) add("arm", arm.said);
   return settings;
+}
+
+// A target that is not there ends the run before another arm took an hour.
+bool targets_answer(Report& report, const Options& options) {
+  for (ArmReport& arm : report.arms) {
+    if (arm.settings.spawned) continue;
+    auto there = Arm::start(arm.settings, options.spawn);
+    if (there) continue;
+    Run run;
+    run.failed = std::move(there).error().detail;
+    arm.runs.push_back(std::move(run));
+    return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -231,7 +252,7 @@ Report run_all(const Options& options, const Workload& workload) {
       report.tokid_version = first_line_of({options.spawn.tokid, "--version"});
     }
   }
-  bool failed = false;
+  bool failed = !targets_answer(report, options);
   for (std::size_t repeat = 0; repeat < options.repeat && !failed; ++repeat) {
     const std::size_t at_a_time = options.interleave == 0 ? 1 : report.arms.size();
     for (std::size_t i = 0; i < report.arms.size() && !failed; i += at_a_time) {
@@ -243,8 +264,8 @@ Report run_all(const Options& options, const Workload& workload) {
       failed =
           std::any_of(group.begin(), group.end(), [](const Measured& m) { return m.failed(); });
     }
-    compare_arms(report, repeat);
   }
+  report.comparisons = compare_arms(report.arms);
   report.interrupted = stop::requested();
   return report;
 }

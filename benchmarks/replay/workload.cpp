@@ -100,11 +100,14 @@ Workload make_agents(const WorkloadSettings& settings) {
   return workload;
 }
 
-void put_in_order(Workload& workload, const WorkloadSettings& settings) {
+std::string order_of(const Workload& workload, const WorkloadSettings& settings) {
+  if (!settings.order.empty()) return settings.order;
   const bool sessions = workload.kind == "agents" || workload.kind == "text trace";
-  const std::string order =
-      settings.order.empty() ? (sessions ? "shuffled" : "recorded") : settings.order;
-  if (order == "shuffled") {
+  return sessions ? "shuffled" : "recorded";
+}
+
+void put_in_order(Workload& workload, const WorkloadSettings& settings) {
+  if (order_of(workload, settings) == "shuffled") {
     shuffle_sessions(workload, settings.seed);
   } else {
     std::stable_sort(workload.requests.begin(), workload.requests.end(),

@@ -57,6 +57,9 @@ Workload make_agents(const WorkloadSettings& settings);
 toki::Result<Workload> read_workload(const std::filesystem::path& path,
                                      const WorkloadSettings& settings);
 
+/// The order that is wanted: "shuffled" or "recorded".
+std::string order_of(const Workload& workload, const WorkloadSettings& settings);
+
 /// Puts the requests into the order in which they are sent and keeps the first max_requests.
 void put_in_order(Workload& workload, const WorkloadSettings& settings);
 
