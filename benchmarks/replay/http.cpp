@@ -11,6 +11,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <optional>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -147,10 +148,16 @@ toki::Result<Reply> call(const Address& address, const Call& call) {
     return Error{Errc::unavailable, ::gai_strerror(failed)};
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
-  const Socket socket(::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (auto status = connect_to(socket, *found, call); !status) return std::move(status).error();
+  // "localhost" may be ::1 first while the server listens on 127.0.0.1 only.
+  std::optional<Socket> socket;
+  Status connected = Error{Errc::unavailable, "no address"};
+  for (const addrinfo* where = found; where != nullptr && !connected; where = where->ai_next) {
+    socket.emplace(::socket(where->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    connected = connect_to(*socket, *where, call);
+  }
+  if (!connected) return std::move(connected).error();
   const int on = 1;
-  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  ::setsockopt(socket->get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   std::string request = fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n",
                                     call.method, call.path, address.authority());
   if (call.method == "POST") {
@@ -159,10 +166,10 @@ toki::Result<Reply> call(const Address& address, const Call& call) {
   }
   request += "\r\n";
   request += call.body;
-  if (auto status = send_all(socket.get(), request, call); !status) {
+  if (auto status = send_all(socket->get(), request, call); !status) {
     return std::move(status).error();
   }
-  return receive(socket.get(), call);
+  return receive(socket->get(), call);
 }
 
 }  // namespace replay

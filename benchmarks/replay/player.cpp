@@ -163,7 +163,8 @@ Outcome Player::ask(std::size_t index) {
 }
 
 void Player::take(Outcome outcome) {
-  constexpr std::size_t kGone = 3;
+  constexpr std::size_t kGone = 3;   // unanswered calls in a row: nobody is there any more
+  constexpr std::size_t kWrong = 4;  // failed requests at the beginning: so will all others
   const Request& request = workload_.requests[outcome.index];
   busy_[request.session] = 0;
   changed_.notify_all();
@@ -173,11 +174,15 @@ void Player::take(Outcome outcome) {
         json::object{{"role", "assistant"}, {"content", outcome.text}});
   }
   lost_ = !outcome.failure.empty() && outcome.status == 0 ? lost_ + 1 : 0;
-  if (failed_.empty() && !outcome.failure.empty()) {
-    if (outcomes_.empty()) failed_ = "the first request failed: " + outcome.failure;
-    if (lost_ >= kGone) failed_ = "nobody answers any more: " + outcome.failure;
-  }
+  answered_ += outcome.failure.empty() ? 1U : 0U;
+  const std::string failure = outcome.failure;
   outcomes_.push_back(std::move(outcome));
+  if (failure.empty() || !failed_.empty()) return;
+  if (lost_ >= kGone) {
+    failed_ = "nobody answers any more: " + failure;
+  } else if (answered_ == 0 && outcomes_.size() >= std::min(kWrong, workload_.requests.size())) {
+    failed_ = fmt::format("the first {} requests failed: {}", outcomes_.size(), failure);
+  }
 }
 
 }  // namespace replay

@@ -76,6 +76,7 @@ class Player {
   std::vector<char> busy_;            // sessions
   std::vector<json::array> history_;  // messages of sessions that go on
   std::vector<Outcome> outcomes_;
+  std::size_t answered_ = 0;
   std::size_t lost_ = 0;  // calls in a row that nobody answered
   std::string failed_;
   double wall_ms_ = 0;  // of the play() that ended

@@ -135,7 +135,8 @@ std::vector<std::string> fault_lines(const Report& report) {
         lines.push_back(fmt::format("{}: {}", arm.settings.name, run.failed));
       }
       for (const Outcome& outcome : run.outcomes) {
-        if (!outcome.failure.empty()) ++seen[outcome.failure];
+        const bool said = run.failed.find(outcome.failure) != std::string::npos;
+        if (!outcome.failure.empty() && !said) ++seen[outcome.failure];
       }
     }
     for (const auto& [words, count] : seen) {

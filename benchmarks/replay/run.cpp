@@ -93,11 +93,13 @@ class Measured {
     run_.wall_ms = player_.wall_ms();
     if (arm_) add_oracle();
     arm_.reset();
-    if (run_.outcomes.empty() && run_.failed.empty()) return;  // stopped before it began
+    failed_ = !run_.failed.empty();
+    if (run_.outcomes.empty() && !failed_) return;  // stopped before it began
     report_.runs.push_back(std::move(run_));
   }
 
-  bool failed() const { return !run_.failed.empty(); }
+  /// After finish(): it ended early, and not because the program shall stop.
+  bool failed() const { return failed_; }
 
  private:
   void sample(bool now) {
@@ -119,7 +121,12 @@ class Measured {
     std::sort(sent.begin(), sent.end(),
               [](const Outcome* a, const Outcome* b) { return a->sent_ms < b->sent_ms; });
     Oracle oracle;
+    const Clock::time_point begun = Clock::now();
     for (Outcome* outcome : sent) {
+      if (stop::requested() && Clock::now() - begun > std::chrono::seconds(10)) {
+        run_.no_oracle = "stopped";
+        return;
+      }
       const std::string& path = workload_.requests[outcome->index].path;
       auto tokens = tokens_of(arm_->server(), path, outcome->body);
       if (!tokens) {
@@ -135,6 +142,7 @@ class Measured {
   const Workload& workload_;
   Player player_;
   Run run_;
+  bool failed_ = false;
   std::unique_ptr<Arm> arm_;
   Progress progress_;
   Clock::time_point next_sample_;

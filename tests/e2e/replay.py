@@ -247,14 +247,15 @@ class Faults(ReplayCase):
         with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             url = f"http://127.0.0.1:{server.server_address[1]}"
-            done = self.replay("--target", f"x={url}", status=1)
+            line = "x: the first 4 requests failed: 404: model 'm' not found"
+            self.assert_one_line(line, "--target", f"x={url}", "--target", f"y={url}")
             server.shutdown()
-        self.assertIn("x: the first request failed: 404: model 'm' not found", done.stderr)
+        self.assertEqual(self.report()["arms"][1]["runs"], [], "the run ended with the first arm")
 
     def test_prompts_that_do_not_fit_are_counted_and_named(self):
         trace = self.path("long.jsonl")
         with open(trace, "w", encoding="utf-8") as file:
-            for count in (5, 2000, 6):
+            for count in (2000, 5, 6):
                 messages = [{"role": "user", "content": harness.words(count, count)}]
                 body = {"messages": messages, "max_tokens": 2}
                 file.write(json.dumps(body) + "\n")

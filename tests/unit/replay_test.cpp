@@ -390,7 +390,7 @@ TEST_CASE("figures of a run: classes, counts, quantiles by nearest rank") {
   CHECK(spread.max == 4);
 }
 
-TEST_CASE("pairs: where two answers part, in characters; other prompts are no pairs") {
+TEST_CASE("pairs: where two answers part, in characters, and other prompts are no pairs") {
   CHECK(compare("abc", "abc").name == "identical");
   CHECK(compare("abc", "abd").common_chars == 2);
   CHECK(compare("abc", "abcd").common_chars == 3);
