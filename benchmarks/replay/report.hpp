@@ -26,6 +26,7 @@ struct Report {
   std::vector<std::pair<std::string, std::string>> settings;
   std::vector<ArmReport> arms;
   std::vector<Comparison> comparisons;
+  double own_cpu_s = 0;  ///< of this program, which shares the cores with what it measures
   bool interrupted = false;
 };
 

@@ -118,6 +118,7 @@ std::string as_json(const Report& report) {
                          {"machine", report.machine},
                          {"system", report.system},
                          {"begun", report.begun},
+                         {"own_cpu_s", report.own_cpu_s},
                          {"interrupted", report.interrupted},
                          {"settings", std::move(settings)},
                          {"arms", std::move(arms)},

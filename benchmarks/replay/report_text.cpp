@@ -164,7 +164,8 @@ std::string as_text(const Report& report) {
     }
     text += "\n";
   }
-  return text + pair_lines(report) + oracle_lines(report);
+  text += pair_lines(report) + oracle_lines(report);
+  return text + fmt::format("toki-replay itself: {:.2f} s of CPU\n", report.own_cpu_s);
 }
 
 }  // namespace replay

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <ctime>
 #include <deque>
+#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -273,6 +274,12 @@ Report run_all(const Options& options, const Workload& workload) {
           std::any_of(group.begin(), group.end(), [](const Measured& m) { return m.failed(); });
     }
   }
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  report.own_cpu_s = seconds(used.ru_utime) + seconds(used.ru_stime);
   report.comparisons = compare_arms(report.arms);
   report.interrupted = stop::requested();
   return report;
