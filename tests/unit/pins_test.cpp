@@ -487,7 +487,7 @@ TEST_CASE("pins: everything is forgotten, and a pin by hand is computed again") 
   b.engine.forget_all();
   CHECK_FALSE(b.pinned_slot());
   CHECK(b.engine.pins()[0].id == *id);
-  CHECK(b.engine.lookup(b.query(kPin)).reused == 0);
+  CHECK(b.engine.lookup(b.query(kPin)).available == 0);
   auto erasing = b.engine.begin_erasing();
   REQUIRE(erasing);
   CHECK(b.run_steps(*erasing) == std::vector{Kind::erase});
@@ -496,27 +496,22 @@ TEST_CASE("pins: everything is forgotten, and a pin by hand is computed again") 
   CHECK(b.pinned_slot());
 }
 
-TEST_CASE("pins: a prompt is forgotten without the pin by hand that it begins with") {
+TEST_CASE("pins: a prompt is forgotten, and a pin by hand stays") {
   Bench b(2);
   REQUIRE(b.engine.pin(kScope, kPin));
   b.chore();
   const std::uint32_t slot = b.pinned_slot().value();
   const Tokens prompt = kPin + kOther;
   std::uint64_t prompt_id = 0;
-  SECTION("which another slot holds") {
-    auto ticket = b.engine.begin(b.query(kOther));
-    REQUIRE(ticket);
-    b.run_steps(*ticket);
-    prompt_id =
-        std::move(*ticket)
-            .finish({.ending = Ending::completed, .computed = true, .prompt_tokens = kOther.size()})
-            .prompt;
+  SECTION("of a prompt in another slot") {
+    CHECK(b.run(kOther) == 1 - slot);
+    b.engine.each_prompt(1, [&](const PromptRecord& record) { prompt_id = record.id; });
     const auto gone = b.engine.forget(prompt_id);
     REQUIRE(gone);
     CHECK(gone->shared == 0);
     CHECK(b.pinned_slot() == slot);
   }
-  SECTION("in the pin's slot, which is erased") {
+  SECTION("that the prompt begins with: its slot is erased") {
     CHECK(b.run(prompt) == slot);
     b.engine.each_prompt(1, [&](const PromptRecord& record) { prompt_id = record.id; });
     const auto gone = b.engine.forget(prompt_id);
