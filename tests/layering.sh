@@ -90,7 +90,9 @@ check() {
   but_not '^libtoki/http/'
   forbid "simdjson belongs to libtoki/http" "$include[<\"]simdjson"
   among include libtoki examples benchmarks
-  forbid "spdlog and CLI11 belong to tokid" "$include[<\"](spdlog/|CLI/)"
+  forbid "spdlog belongs to tokid" "$include[<\"]spdlog/"
+  but_not '^benchmarks/replay/'
+  forbid "CLI11 belongs to tokid and toki-replay" "$include[<\"]CLI/"
   among include libtoki tokid examples benchmarks
   forbid "Catch2 belongs to tests" "$include[<\"]catch2/"
   but_not '^libtoki/store/'
@@ -170,6 +172,7 @@ self_test() {
   plant tokid/main.cpp '#include <simdjson.h>'
   plant libtoki/http/j.cpp '#include <spdlog/spdlog.h>'
   plant examples/e.cpp '#include <CLI/CLI.hpp>'
+  plant benchmarks/b.cpp '#include <CLI/CLI.hpp>'
   plant libtoki/http/j.cpp '#include <SQLiteCpp/SQLiteCpp.h>'
   plant libtoki/core/x.cpp '#include <catch2/catch.hpp>'
   plant libtoki/core/x.cpp '#include <hnswlib/hnswlib.h>'

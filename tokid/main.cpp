@@ -18,11 +18,14 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <fcntl.h>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <sys/file.h>
 
 #include "options.hpp"
 #include "server.hpp"
@@ -100,7 +103,9 @@ struct Daemon {
         index({.path = in_data_dir(o, "index.db"), .max_prompts = o.max_prompts}, log_line,
               [this, &io](std::vector<toki::PromptRecord> prompts) {
                 auto adopt = [this, kept = std::move(prompts)]() mutable {
-                  engine.adopt(std::move(kept));
+                  if (!forgot_all) {
+                    engine.adopt(std::move(kept));
+                  }
                 };
                 asio::post(io, std::move(adopt));
               }),
@@ -128,7 +133,8 @@ struct Daemon {
                .keep_alive = keep_alive(o),
                .store = worker.get()},
               log_request),
-        server(io.get_executor(), proxy, engine, monitor,
+        operations(engine, backend, index, store.get(), worker.get(), housekeeper),
+        server(io.get_executor(), proxy, engine, operations, monitor,
                {.max_body = o.max_body_mib << 20, .max_connections = o.max_connections},
                [this] { return stats(); }),
         tasks(io.get_executor()) {
@@ -180,6 +186,10 @@ struct Daemon {
         index.use(prompt.id, prompt.use, prompt.last_used_ms);
         break;
       case toki::PromptChange::Kind::removed: index.remove(prompt.id); break;
+      case toki::PromptChange::Kind::cleared:
+        forgot_all = true;
+        index.clear();
+        break;
     }
   }
 
@@ -194,7 +204,8 @@ struct Daemon {
   }
 
   const Options& options;
-  double cache_mib = -1;  // of the server's own prompt cache
+  double cache_mib = -1;    // of the server's own prompt cache
+  bool forgot_all = false;  // before the index was read: it is not wanted any more
   toki::http::Upstream upstream;
   std::unique_ptr<toki::StateStore> store;
   std::unique_ptr<toki::http::StoreWorker> worker;
@@ -210,6 +221,7 @@ struct Daemon {
   toki::http::PromptEmbeddings embeddings;
   toki::http::Housekeeper housekeeper;
   toki::http::Proxy proxy;
+  Operations operations;
   Server server;
   toki::http::TaskGroup tasks;
 };
@@ -268,21 +280,47 @@ OpenedStore open_named(const Options& options) {
   return as_store(std::move(opened));
 }
 
+// For a folder that both reach.
+OpenedStore open_shared(const Options& options) {
+  auto opened = toki::KvStore::open({.dir = Daemon::in_data_dir(options, "kv"),
+                                     .slot_dir = options.slot_dir,
+                                     .max_bytes = std::uint64_t{options.kv_gib} << 30},
+                                    log_line);
+  if (opened) {
+    return as_store(std::move(opened));
+  }
+  const toki::Error& error = opened.error();
+  if (error.code == toki::Errc::unavailable || error.code == toki::Errc::no_space) {
+    spdlog::warn("no KV cache is kept on disk until the next start: {}", error.detail);
+    return std::unique_ptr<toki::StateStore>();  // a disk that fails is no reason not to serve
+  }
+  return toki::Error{error.code, fmt::format("--slot-dir {}, --data-dir {}: {}", options.slot_dir,
+                                             options.data_dir, error.detail)};
+}
+
 // Null where nothing is to be kept.
 OpenedStore open_store(const Options& options) {
-  if (options.slot_dir.empty() && options.remote_states > 0) {
-    return open_named(options);
+  if (!options.slot_dir.empty()) {
+    return options.kv_gib > 0 ? open_shared(options) : std::unique_ptr<toki::StateStore>();
   }
-  if (options.slot_dir.empty() || options.kv_gib == 0) {
-    return std::unique_ptr<toki::StateStore>();
+  return options.remote_states > 0 ? open_named(options) : std::unique_ptr<toki::StateStore>();
+}
+
+// Held until the process ends, however it ends. A file system that locks no folders refuses nobody.
+toki::Status lock_data_dir(const Options& options) {
+  const int folder = ::open(options.data_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder >= 0 && ::flock(folder, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return toki::Error{
+        toki::Errc::busy,
+        fmt::format("--data-dir {}: another tokid uses this folder", options.data_dir)};
   }
-  return as_store(toki::KvStore::open({.dir = Daemon::in_data_dir(options, "kv"),
-                                       .slot_dir = options.slot_dir,
-                                       .max_bytes = std::uint64_t{options.kv_gib} << 30},
-                                      log_line));
+  return toki::Done{};
 }
 
 int run(Options options) {
+  if (const auto locked = lock_data_dir(options); !locked) {
+    return fail(locked.error());
+  }
   std::optional<ServerCommand> command;
   if (!options.server.empty()) {
     const auto slot_dir = std::filesystem::path(options.data_dir) / "slots";

@@ -1,11 +1,14 @@
 #include "routes.hpp"
 
 #include <toki/http/answer_writer.hpp>
+#include <toki/http/body_edit.hpp>
 #include <toki/version.hpp>
 
 #include <fmt/format.h>
 
 #include <array>
+
+#include "operations.hpp"
 
 namespace tokid {
 namespace {
@@ -63,68 +66,64 @@ Page slots_page(const toki::Engine& engine) {
   return {.body = "{\"slots\":[" + rows + "]}\n"};
 }
 
-constexpr std::size_t kEntriesShown = 1000;
-
-Page entries_page(const toki::Engine& engine) {
-  std::string rows;
-  for (const toki::PromptInfo& prompt : engine.prompts(kEntriesShown)) {
-    rows +=
-        fmt::format(R"({}{{"id":{},"tokens":{},"use":{:.2f},"last_used_ms":{},"embedding":"{}"}})",
-                    rows.empty() ? "" : ",", prompt.id, prompt.tokens, prompt.use,
-                    prompt.last_used_ms, to_string(prompt.embedding));
-  }
-  return {.body = fmt::format("{{\"total\":{},\"entries\":[{}]}}\n", engine.stats().prompts_known,
-                              rows)};
-}
-
-Page health_page(toki::http::BackendMonitor::State state) {
-  const bool ready = state == toki::http::BackendMonitor::State::ready;
+Page health_page(const toki::http::BackendMonitor& monitor, const toki::Stats& stats) {
+  const bool ready = monitor.state() == toki::http::BackendMonitor::State::ready;
   return {.status = ready ? 200U : 503U,
-          .body = fmt::format("{{\"status\":\"{}\",\"version\":\"{}\"}}\n", to_string(state),
-                              toki::version())};
-}
-
-Page error_page(unsigned status, std::string message) {
-  return {.status = status,
-          .body = toki::http::error_body(
-              {.status = status, .type = "invalid_request_error", .message = std::move(message)})};
+          .body = fmt::format(R"({{"status":"{}","version":"{}","states":{{"saved":{},"cut":{},)"
+                              R"("rewound":{},"why":{}}}}})"
+                              "\n",
+                              to_string(monitor.state()), toki::version(), stats.can_save != 0,
+                              stats.can_cut != 0, stats.can_rewind != 0,
+                              toki::http::quote(monitor.states_why()))};
 }
 
 }  // namespace
 
-bool is_lookup(std::string_view method, std::string_view target) {
-  return method == "POST" && target.substr(0, target.find('?')) == "/toki/lookup";
+Page error_page(unsigned status, std::string message) {
+  const char* type = status < 500 ? "invalid_request_error" : "server_error";
+  return {.status = status,
+          .body = toki::http::error_body(
+              {.status = status, .type = type, .message = std::move(message)})};
 }
 
-bool is_pins(std::string_view method, std::string_view target) {
-  return target.substr(0, target.find('?')) == "/toki/pins" &&
-         (method == "GET" || method == "HEAD" || method == "POST" || method == "DELETE");
-}
-
-std::optional<Page> own_page(std::string_view method, std::string_view target,
-                             const toki::Engine& engine, const std::function<toki::Stats()>& stats,
-                             toki::http::BackendMonitor::State state) {
+OwnCall own_call(std::string_view method, std::string_view target) {
   const std::string_view path = target.substr(0, target.find('?'));
-  if (path != "/metrics" && path != "/toki" && !path.starts_with("/toki/")) {
-    return std::nullopt;
+  if (method == "POST" && path == "/toki/lookup") {
+    return OwnCall::lookup;
   }
-  if (is_lookup(method, target) || is_pins(method, target)) {
-    return std::nullopt;
+  if (method == "POST" && path == "/toki/flush") {
+    return OwnCall::flush;
   }
-  if (path == "/toki/lookup") {
+  if (method == "DELETE" && path == "/toki/entries") {
+    return OwnCall::forget;
+  }
+  const bool reads = method == "GET" || method == "HEAD";
+  if (path == "/toki/pins" && (reads || method == "POST" || method == "DELETE")) {
+    return OwnCall::pins;
+  }
+  const bool own = path == "/metrics" || path == "/toki" || path.starts_with("/toki/");
+  return own ? OwnCall::page : OwnCall::none;
+}
+
+Page own_page(std::string_view method, std::string_view target, const toki::Engine& engine,
+              const Operations& operations, const std::function<toki::Stats()>& stats,
+              const toki::http::BackendMonitor& monitor) {
+  const std::string_view path = target.substr(0, target.find('?'));
+  if (path == "/toki/lookup" || path == "/toki/flush") {
     return error_page(405, "this page only answers POST");
   }
   if (path == "/toki/pins") {
     return error_page(405, "this page only answers GET, POST and DELETE");
   }
   if (method != "GET" && method != "HEAD") {
-    return error_page(405, "this page only answers GET");
+    return error_page(405, path == "/toki/entries" ? "this page only answers GET and DELETE"
+                                                   : "this page only answers GET");
   }
   if (path == "/metrics") {
     return metrics_page(stats());
   }
   if (path == "/toki/health") {
-    return health_page(state);
+    return health_page(monitor, stats());
   }
   if (path == "/toki/stats") {
     return stats_page(stats());
@@ -133,7 +132,7 @@ std::optional<Page> own_page(std::string_view method, std::string_view target,
     return slots_page(engine);
   }
   if (path == "/toki/entries") {
-    return entries_page(engine);
+    return operations.entries();
   }
   return error_page(404, "tokid has no such page");
 }

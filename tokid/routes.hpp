@@ -5,8 +5,8 @@
 #include <toki/http/backend_monitor.hpp>
 #include <toki/stats.hpp>
 
+#include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,17 +18,25 @@ struct Page {
   std::string body;
 };
 
-/// Nothing when the path is not tokid's own, or is one of those below, which may have to ask the
-/// backend.
-/// Unknown paths below /toki/ are 404, other methods than
-/// GET and HEAD 405.
-std::optional<Page> own_page(std::string_view method, std::string_view target,
-                             const toki::Engine& engine, const std::function<toki::Stats()>& stats,
-                             toki::http::BackendMonitor::State state);
+class Operations;
 
-/// POST /toki/lookup.
-bool is_lookup(std::string_view method, std::string_view target);
-/// GET, HEAD, POST or DELETE /toki/pins.
-bool is_pins(std::string_view method, std::string_view target);
+/// Which of tokid's own calls a request is.
+enum class OwnCall : std::uint8_t {
+  none,    ///< the backend's
+  lookup,  ///< POST /toki/lookup, which asks the backend
+  pins,    ///< GET, HEAD, POST or DELETE /toki/pins, which may ask it
+  flush,   ///< POST /toki/flush
+  forget,  ///< DELETE /toki/entries
+  page,    ///< any other path of tokid's own: own_page() answers
+};
+OwnCall own_call(std::string_view method, std::string_view target);
+
+/// Unknown paths below /toki/ are 404, methods that the page does not answer 405.
+Page own_page(std::string_view method, std::string_view target, const toki::Engine& engine,
+              const Operations& operations, const std::function<toki::Stats()>& stats,
+              const toki::http::BackendMonitor& monitor);
+
+/// An error in the shape of OpenAI's.
+Page error_page(unsigned status, std::string message);
 
 }  // namespace tokid

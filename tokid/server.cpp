@@ -98,11 +98,12 @@ struct Server::Session {
 };
 
 Server::Server(asio::any_io_executor executor, toki::http::Proxy& proxy, toki::Engine& engine,
-               const toki::http::BackendMonitor& monitor, ServerLimits limits,
-               std::function<toki::Stats()> stats)
+               Operations& operations, const toki::http::BackendMonitor& monitor,
+               ServerLimits limits, std::function<toki::Stats()> stats)
     : acceptor_(executor),
       proxy_(proxy),
       engine_(engine),
+      operations_(operations),
       monitor_(monitor),
       limits_(limits),
       stats_(std::move(stats)),
@@ -221,15 +222,19 @@ asio::awaitable<bool> Server::one_request(Session& session) {
     all.connections = sessions_.size();
     return all;
   };
-  if (const auto page =
-          own_page(request.method, request.target, engine_, stats, monitor_.state())) {
+  std::optional<Page> page;
+  switch (own_call(request.method, request.target)) {
+    case OwnCall::none: co_await proxy_.serve(request, answer, stream.socket()); break;
+    case OwnCall::lookup: co_await proxy_.lookup(request, answer, stream.socket()); break;
+    case OwnCall::pins: co_await proxy_.pins(request, answer, stream.socket()); break;
+    case OwnCall::flush: page = co_await operations_.flush(request.target); break;
+    case OwnCall::forget: page = co_await operations_.forget(request.target); break;
+    case OwnCall::page:
+      page = own_page(request.method, request.target, engine_, operations_, stats, monitor_);
+      break;
+  }
+  if (page) {
     co_await answer.whole(page->status, page->content_type, page->body);
-  } else if (is_lookup(request.method, request.target)) {
-    co_await proxy_.lookup(request, answer, stream.socket());
-  } else if (is_pins(request.method, request.target)) {
-    co_await proxy_.pins(request, answer, stream.socket());
-  } else {
-    co_await proxy_.serve(request, answer, stream.socket());
   }
   if (answer.broken_off()) {
     // Not even a client that reads up to the end of the connection may take it as whole.

@@ -17,6 +17,8 @@
 #include <list>
 #include <string>
 
+#include "operations.hpp"
+
 namespace tokid {
 
 struct ServerLimits {
@@ -27,7 +29,7 @@ struct ServerLimits {
 class Server {
  public:
   Server(boost::asio::any_io_executor executor, toki::http::Proxy& proxy, toki::Engine& engine,
-         const toki::http::BackendMonitor& monitor, ServerLimits limits,
+         Operations& operations, const toki::http::BackendMonitor& monitor, ServerLimits limits,
          std::function<toki::Stats()> stats);
 
   toki::Result<std::uint16_t> listen(const std::string& host, std::uint16_t port);
@@ -44,6 +46,7 @@ class Server {
   boost::asio::ip::tcp::acceptor acceptor_;
   toki::http::Proxy& proxy_;
   toki::Engine& engine_;
+  Operations& operations_;
   const toki::http::BackendMonitor& monitor_;
   ServerLimits limits_;
   std::function<toki::Stats()> stats_;

@@ -271,9 +271,10 @@ using StoreDoubt = std::function<void(const Scope&, TokenSpan)>;
 /// A change of what is remembered, for whoever keeps it across restarts.
 struct PromptChange {
   enum class Kind : std::uint8_t {
-    put,     ///< `prompt` is new, or replaces the one with its id
-    used,    ///< only `use` and `last_used_ms` of `prompt` changed
-    removed  ///< the prompt with this id is forgotten
+    put,      ///< `prompt` is new, or replaces the one with its id
+    used,     ///< only `use` and `last_used_ms` of `prompt` changed
+    removed,  ///< the prompt with this id is forgotten
+    cleared   ///< all are forgotten
   } kind = Kind::put;
   PromptRecord prompt;  ///< whole with `put`; only the named fields otherwise
 };
@@ -286,6 +287,22 @@ struct PromptInfo {
   double use = 0;
   std::int64_t last_used_ms = 0;
 };
+
+/// A prompt that was forgotten, for whoever holds more of it.
+struct ForgottenPrompt {
+  Scope scope;
+  Tokens tokens;
+  std::uint64_t shared = 0;  ///< as Engine::shared() says of it
+};
+
+/// The remembered prompt that shares most with another.
+struct NearestPrompt {
+  std::uint64_t id = 0;
+  std::uint64_t tokens = 0;  ///< its length; 0: there is none
+  std::uint64_t common = 0;
+};
+
+using PromptVisit = std::function<void(const PromptRecord&)>;
 
 /// What begin() would find and decide now.
 struct Lookup {
@@ -368,6 +385,32 @@ class TOKI_EXPORT Engine {
   /// none.
   void serve_pins(std::optional<Scope> scope);
 
+  /// Slots that begin_chore() would save if they were idle and saving did not pause.
+  std::vector<std::uint32_t> unsaved() const;
+  /// What the names of this engine's state files begin with.
+  std::string file_prefix() const;
+  /// Names of the state files that tickets are to save, or save now.
+  std::vector<std::string> saving() const;
+
+  /// Forgets a remembered prompt: no slot is matched any more beyond what others share with it, and
+  /// idle ones are erased before their next use. A request with it that runs now is remembered when
+  /// it ends. Pins by hand stay, hot ones with what goes of it do not. Errc::not_found. O(all that is
+  /// remembered).
+  Result<ForgottenPrompt> forget(std::uint64_t id);
+  /// The slots' part of it again, when those that were saved meanwhile are idle. Also for a prompt
+  /// that is not remembered.
+  void forget_slots(const ForgottenPrompt& gone);
+  /// Forgets all, also what the requests that run now will have done; how many prompts that were.
+  /// Pins by hand stay, and are computed again.
+  std::size_t forget_all();
+  /// A ticket to erase the idle slots that are to be erased before their next use. Run its steps,
+  /// then dismiss it. Errc::not_found: there are none.
+  Result<Ticket> begin_erasing();
+  NearestPrompt nearest(const Scope& scope, TokenSpan tokens) const;
+  /// Leading tokens that a remembered prompt or a pin by hand begins with, too.
+  std::uint64_t shared(const Scope& scope, TokenSpan tokens) const;
+  /// Visits the most recently used prompts, under the engine's lock: memory only.
+  void each_prompt(std::size_t count, const PromptVisit& visit) const;
   /// The slots' content is not what we think. `erase`: nor may it be reused (other adapters made it).
   void forget_residency(bool erase = false);
 

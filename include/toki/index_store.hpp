@@ -81,6 +81,11 @@ class TOKI_EXPORT IndexStore {
   bool use(std::uint64_t id, double use, std::int64_t last_used_ms);
   /// Takes the place of whatever still waits to be written for this prompt.
   bool remove(std::uint64_t id);
+  /// Removes all, also what waits to be written and what is still to be loaded.
+  void clear();
+  /// What was removed before is also to go from the database's log, and not only from the database,
+  /// whose free pages are overwritten at once. Before a flush().
+  void wipe();
 
   /// Waits until everything queued before is written; false when that took too long or was lost.
   bool flush(std::chrono::milliseconds limit);

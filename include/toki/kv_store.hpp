@@ -7,9 +7,10 @@
 //            forget() and maintain() do file work: any thread, one at a time (they take turns).
 // Ownership: owns its folder while it is open; a second store on it is refused.
 // Errors:    values. After any failure the store holds what it held before, less what was evicted
-//            to make room; what fails its checksum is moved to quarantine and never used again. A full
-//            or read-only disk fails take() only. A catalogue that cannot be written fails nothing:
-//            it is made again from the segments.
+//            to make room; on a full disk the least worth gives way once, and it is tried again.
+//            What fails its checksum is moved to quarantine and never used again. A full or read-only
+//            disk fails take() only. A catalogue that cannot be written fails nothing: it is made
+//            again from the segments.
 // Cost:      match(): one comparison pass, microseconds, no I/O. take(): reads the rows that are
 //            new, writes them once, and at most 255 tokens' rows before them again. compose():
 //            reads and writes the prefix's rows, at the disk's or page cache's speed.
@@ -32,6 +33,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace toki {
@@ -41,6 +43,8 @@ struct KvStoreOptions {
   std::string slot_dir;  ///< where the backend reads and writes state files
   std::uint64_t max_bytes = std::uint64_t{32} << 30;  ///< of segments, as they are on disk,
                                                       ///< with those in quarantine
+  bool owns_slot_dir = true;  ///< lock it, and remove what earlier runs left there; false: another
+                              ///< store of this process does
 };
 
 struct KvStoreStats {
@@ -54,7 +58,7 @@ struct KvStoreStats {
 
 class TOKI_EXPORT KvStore final : public StateStore {
  public:
-  /// Adopts what is whole, removes what is not. Errc::busy: another process has it.
+  /// Adopts what is whole, removes what is not. Errc::busy: another process has it, or slot_dir.
   static Result<std::unique_ptr<KvStore>> open(const KvStoreOptions& options, LogSink log);
   ~KvStore() override;
   KvStore(const KvStore&) = delete;
@@ -76,8 +80,11 @@ class TOKI_EXPORT KvStore final : public StateStore {
   Result<std::uint64_t> compose(const Scope& scope, TokenSpan prompt, std::uint64_t limit,
                                 std::uint32_t slot, std::string_view name);
 
-  /// Deletes a state file that compose() wrote, when the backend has read it.
-  void discard(std::string_view name) override;
+  /// Deletes a state file that compose() wrote, when the backend has read it, or one that nobody
+  /// wants any more.
+  bool discard(std::string_view name) override;
+  /// REQUIRES: owns_slot_dir.
+  void discard_other_runs(std::string_view own) override;
 
   // The same for a driver's steps.
   Result<std::string> begin_save(const Step& step) override;
@@ -90,11 +97,16 @@ class TOKI_EXPORT KvStore final : public StateStore {
   /// Forgets the prompt of that id (what others share with it stays), or everything. Returns how
   /// many segments went. Errc::busy: other prompts branch off inside its last segment; they first.
   Result<std::uint64_t> forget(std::optional<std::uint64_t> id) override;
+  /// In every layout. A segment in which others part from the prompt is cut, and what hangs on it is
+  /// written again, which reads and writes all of that and needs room for it. Quarantine is emptied.
+  Result<std::uint64_t> forget(const Scope& scope, TokenSpan prompt, std::uint64_t shared) override;
   /// Quota, catalogue, leftovers of crashed restores; call it now and then when nothing waits.
   void maintain() override;
 
   /// Most recently used first.
   std::vector<StoredPrompt> prompts(std::size_t count) const override;
+  HeldPrompt held(const Scope& scope, TokenSpan prompt) const override;
+  std::pair<Scope, Tokens> prompt(std::uint64_t id) const override;
   KvStoreStats stats() const;
   void add_to(Stats& stats) const override;  ///< the same figures, among all others
 

@@ -55,7 +55,9 @@ class TOKI_EXPORT NamedStates final : public StateStore {
   Result<std::string> begin_save(const Step& step) override;
   /// Errc::corrupt: the slot did not hold what was thought.
   Result<Taken> end_save(const Step& step, std::string_view file, const Timed& saved) override;
-  void discard(std::string_view file) override;
+  bool discard(std::string_view file) override;
+  /// Nothing: the names are the same in every run.
+  void discard_other_runs(std::string_view own) override;
 
   /// The whole state that serves the longest beginning of the step's tokens.
   Result<Restorable> begin_restore(const Step& step) override;
@@ -64,8 +66,12 @@ class TOKI_EXPORT NamedStates final : public StateStore {
   void doubt(const Scope& scope, TokenSpan prompt) override;
 
   Result<std::uint64_t> forget(std::optional<std::uint64_t> id) override;
+  /// States that hold more of the prompt than `shared` and go no other way than it.
+  Result<std::uint64_t> forget(const Scope& scope, TokenSpan prompt, std::uint64_t shared) override;
   void maintain() override;
   std::vector<StoredPrompt> prompts(std::size_t count) const override;
+  HeldPrompt held(const Scope& scope, TokenSpan prompt) const override;
+  std::pair<Scope, Tokens> prompt(std::uint64_t id) const override;
   void add_to(Stats& stats) const override;
 
  private:

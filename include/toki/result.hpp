@@ -39,6 +39,7 @@ enum class Errc : std::uint8_t {
   unavailable,       ///< the backend cannot be reached
   corrupt,           ///< bytes that do not fit their format
   unsupported,       ///< the backend or this build cannot do it
+  no_space,          ///< the disk is full
 };
 
 /// The name of the code, for example "not_found". Static string.
@@ -53,6 +54,7 @@ constexpr std::string_view to_string(Errc code) noexcept {
     case Errc::unavailable: return "unavailable";
     case Errc::corrupt: return "corrupt";
     case Errc::unsupported: return "unsupported";
+    case Errc::no_space: return "no_space";
   }
   return "unknown";
 }

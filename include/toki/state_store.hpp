@@ -26,6 +26,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace toki {
@@ -68,6 +69,14 @@ struct StoredPrompt {
   bool snapshot = false;
 };
 
+/// What a store holds of one prompt.
+struct HeldPrompt {
+  std::uint64_t tokens = 0;  ///< leading tokens that can be restored
+  std::uint64_t bytes = 0;   ///< that they take on our disk, whoever else shares them
+  std::int64_t last_used_ms = 0;
+  bool snapshot = false;
+};
+
 class TOKI_EXPORT StateStore {
  public:
   virtual ~StateStore() = default;
@@ -78,7 +87,12 @@ class TOKI_EXPORT StateStore {
   /// had now.
   virtual Result<std::string> begin_save(const Step& step) = 0;
   virtual Result<Taken> end_save(const Step& step, std::string_view file, const Timed& saved) = 0;
-  virtual void discard(std::string_view file) = 0;
+  /// Nobody wants this file any more. False: it is not there, but a save that was given up may yet
+  /// write it.
+  virtual bool discard(std::string_view file) = 0;
+  /// Deletes files of runs before this one, which a backend may have written after their end: those
+  /// whose names do not begin with `own` (Engine::file_prefix()), where names tell the run.
+  virtual void discard_other_runs(std::string_view own) = 0;
 
   /// Errc::not_found: nothing of the step's tokens is there any more.
   virtual Result<Restorable> begin_restore(const Step& step) = 0;
@@ -88,11 +102,18 @@ class TOKI_EXPORT StateStore {
 
   /// Forgets one prompt, or everything; how many went.
   virtual Result<std::uint64_t> forget(std::optional<std::uint64_t> id) = 0;
+  /// Forgets what is stored of this prompt behind its first `shared` tokens, and what goes on from
+  /// it; what other stored prompts share with it stays. How many pieces went.
+  virtual Result<std::uint64_t> forget(const Scope& scope, TokenSpan prompt,
+                                       std::uint64_t shared) = 0;
   /// Call it now and then when nothing waits.
   virtual void maintain() = 0;
 
   /// Most recently used first.
   virtual std::vector<StoredPrompt> prompts(std::size_t count) const = 0;
+  virtual HeldPrompt held(const Scope& scope, TokenSpan prompt) const = 0;
+  /// The scope and known tokens of a stored prompt; no tokens: there is none of this id.
+  virtual std::pair<Scope, Tokens> prompt(std::uint64_t id) const = 0;
   virtual void add_to(Stats& stats) const = 0;  ///< its figures, among all others
 };
 

@@ -58,6 +58,8 @@ struct Stats {
   std::uint64_t kv_segments = 0, kv_bytes = 0, kv_tokens = 0, kv_prompt_tokens = 0,
                 kv_evicted_total = 0, kv_quarantined_total = 0, kv_failed_total = 0,
                 kv_writable = 0;
+  std::uint64_t kv_snapshots = 0;
+  double kv_sharing_ratio = 0;
   std::uint64_t can_save = 0, can_cut = 0, can_rewind = 0;
   std::uint64_t named_states = 0, named_limit = 0, named_tokens = 0, named_dropped_total = 0;
   double prefill_ms_per_token = 0;
@@ -74,7 +76,7 @@ struct StatRow {
   bool counter;
   double value;
 };
-inline constexpr std::size_t kStatRows = 90;
+inline constexpr std::size_t kStatRows = 92;
 
 /// All of `stats` in a fixed order. `rows` must have room for kStatRows; returns how many were
 /// written.

@@ -56,6 +56,7 @@ class TOKI_EXPORT TokenCache {
 
   /// Forgets everything and takes these as boundaries; none: only whole texts are found.
   void reset(std::vector<SpecialToken> specials);
+  void clear();  ///< forgets the texts alone
 
   /// `start_token`: the tokenizer puts its start token in front; the two are kept apart. An empty
   /// text is never known.

@@ -12,9 +12,9 @@
 #include <toki/index_store.hpp>
 #include <toki/kv_store.hpp>
 #include <toki/log.hpp>
+#include <toki/named_states.hpp>
 #include <toki/pin_file.hpp>
 #include <toki/pin_record.hpp>
-#include <toki/named_states.hpp>
 #include <toki/prompt_record.hpp>
 #include <toki/result.hpp>
 #include <toki/scope.hpp>

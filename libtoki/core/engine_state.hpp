@@ -63,7 +63,7 @@ struct Ticket::Impl {
   std::uint64_t wanted = 0;             // tokens of it that others wait for
   std::uint64_t restored = 0;           // tokens of it that a step put into the slot
   std::optional<std::uint64_t> prefilled_cached;  // the step's own word, before the request's
-  bool lost_slot = false;      // a step was given up that the backend may still be at
+  bool lost_slot = false;  // a step was given up that the backend may still be at
   std::chrono::steady_clock::time_point started;
 
   std::uint64_t pin = 0;                 // it only puts this pin into its slot
@@ -101,7 +101,7 @@ struct Engine::Impl {
   Pace restore{.fixed = 5, .per_token = 0.02};
   std::uint32_t save_failures = 0;  // in a row
   std::chrono::steady_clock::time_point saves_paused_until{};
-  struct Pending {          // saved, and not yet taken by the store
+  struct Pending {  // saved, and not yet taken by the store
     std::uint64_t id = 0;
     Scope scope;
     Tokens tokens;
@@ -152,10 +152,9 @@ struct Engine::Impl {
   // Where the store gives most of what is known anyway, the backend's cache has to earn it.
   double first_trust() const { return abilities.saves && store != nullptr ? 0.5 : 1.0; }
   bool trusts_own_cache() const { return facts.own_cache && own_cache_trust >= kMinOwnCacheTrust; }
+  std::string file_prefix() const { return "toki-" + std::to_string(first_prompt) + "-"; }
   // No two processes have the same names in one folder.
-  std::string file_name() {
-    return "toki-" + std::to_string(first_prompt) + "-" + std::to_string(++files) + ".bin";
-  }
+  std::string file_name() { return file_prefix() + std::to_string(++files) + ".bin"; }
   PlanWorld world() const;
   bool saves() const {
     return abilities.saves && store != nullptr && clock() >= saves_paused_until;
@@ -201,6 +200,9 @@ struct Engine::Impl {
   Plan plan_pin(const PinRecord& pin) const;
   void go_on_with_pin(Ticket::Impl& ticket, bool failed);
   void drop_contents(SlotContent content);
+  void make_tree_again();
+  std::uint64_t shared(const Scope& scope, TokenSpan tokens) const;
+  void forget_slots(const ForgottenPrompt& gone);
   void reset_slots(std::size_t slots, SlotContent content);
   void notify() {
     if (wake) {

@@ -271,6 +271,10 @@ void KnownPrompts::forget_computed() {
   computed_.clear();
 }
 
+void KnownPrompts::clear() {
+  *this = KnownPrompts(limits_);
+}
+
 std::vector<const PromptRecord*> KnownPrompts::list(std::size_t count) const {
   std::vector<const PromptRecord*> result;
   for (auto id = ages_.rbegin(); id != ages_.rend() && result.size() < count; ++id) {

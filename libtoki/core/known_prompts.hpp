@@ -57,6 +57,9 @@ class KnownPrompts {
   // A late embedding; null when the prompt is gone or it does not fit.
   const PromptRecord* embed(std::uint64_t id, Embedding model);
   void forget_computed();
+  // REQUIRES: there is one of this id.
+  void forget(std::uint64_t id) { take_out(id); }
+  void clear();
 
   std::size_t size() const noexcept { return prompts_.size(); }
   std::size_t bytes() const noexcept;

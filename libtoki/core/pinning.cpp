@@ -61,9 +61,6 @@ bool Engine::Impl::barred(std::uint32_t index, const Query& query) const {
 
 // Memory only: gives pins the slots that hold them, and takes slots back that must not keep theirs.
 void Engine::Impl::assign_pins() {
-  if (pins.size() == 0) {
-    return;
-  }
   for (std::uint32_t i = 0; i < pool.size(); ++i) {
     const PinRecord* pin = pool[i].pin != 0 ? pins.find(pool[i].pin) : nullptr;
     const bool useless = pin != nullptr && !abilities.rewinds && !pool[i].leased && !holds(i, *pin);

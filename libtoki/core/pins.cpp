@@ -145,6 +145,27 @@ bool Pins::choose_hot(const Scope& scope, std::span<const BlockTree::HotPrefix> 
   return changed;
 }
 
+bool Pins::drop_hot() {
+  return std::erase_if(pins_, [](const Pin& pin) { return !pin.record.by_hand; }) > 0;
+}
+
+bool Pins::drop_hot(const Scope& scope, TokenSpan prompt, std::uint64_t shared) {
+  return std::erase_if(pins_, [&](const Pin& pin) {
+           return !pin.record.by_hand && pin.record.scope == scope &&
+                  common_prefix(pin.record.tokens, prompt) > shared;
+         }) > 0;
+}
+
+std::uint64_t Pins::common_by_hand(const Scope& scope, TokenSpan prompt) const {
+  std::uint64_t common = 0;
+  for (const Pin& pin : pins_) {
+    if (pin.record.by_hand && pin.record.scope == scope) {
+      common = std::max<std::uint64_t>(common, common_prefix(pin.record.tokens, prompt));
+    }
+  }
+  return common;
+}
+
 const PinRecord* Pins::find(std::uint64_t id) const {
   const auto found =
       std::find_if(pins_.begin(), pins_.end(), [&](const Pin& pin) { return pin.record.id == id; });

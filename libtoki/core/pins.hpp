@@ -37,6 +37,13 @@ class Pins {
   bool choose_hot(const Scope& scope, std::span<const BlockTree::HotPrefix> prefixes,
                   std::size_t count, std::size_t most);
 
+  /// The hot ones of prompts that are forgotten: all; or those of the scope that share more than
+  /// `shared` tokens with this one. True: something changed.
+  bool drop_hot();
+  bool drop_hot(const Scope& scope, TokenSpan prompt, std::uint64_t shared);
+  /// Leading tokens that a prefix pinned by hand has in common with the prompt.
+  std::uint64_t common_by_hand(const Scope& scope, TokenSpan prompt) const;
+
   const PinRecord* find(std::uint64_t id) const;
   /// Those of the scope, in the order in which they get slots: by hand, then the hottest first.
   std::vector<const PinRecord*> of(const Scope& scope) const;

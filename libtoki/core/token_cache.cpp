@@ -227,10 +227,14 @@ TokenCache::~TokenCache() = default;
 TokenCache::TokenCache(TokenCache&&) noexcept = default;
 TokenCache& TokenCache::operator=(TokenCache&&) noexcept = default;
 
-void TokenCache::reset(std::vector<SpecialToken> specials) {
+void TokenCache::clear() {
   impl_->keys.clear();
   impl_->entries.clear();
   impl_->bytes = 0;
+}
+
+void TokenCache::reset(std::vector<SpecialToken> specials) {
+  clear();
   impl_->specials = Specials(std::move(specials));
 }
 

@@ -170,6 +170,7 @@ asio::awaitable<void> BackendMonitor::adopt(bool restarted) {
   if (several_models_) {
     needs_trial_ = false;
     state_ = State::ready;
+    states_why_ = "the backend serves several models";
     say(LogLevel::warn,
         "the backend serves several models: requests go to it as they are, nothing is reused or "
         "saved by toki; start one tokid for each model's llama-server instead");
@@ -223,12 +224,14 @@ asio::awaitable<bool> BackendMonitor::keeps_pinned_prompt() {
 
 asio::awaitable<void> BackendMonitor::try_slot_states(std::uint32_t slots) {
   if (!options_.states) {
+    states_why_ = "there is no store (--slot-dir, --remote-states)";
     co_return;
   }
   const StateSetup& states = *options_.states;
   const StateTrialSetup setup{
       .dir = states.trial_dir, .slot_dir = states.slot_dir, .named = states.named, .slots = slots};
   const StateFindings found = co_await try_states(backend_, setup);
+  states_why_ = found.why;
   if (!found.reference.tokens.empty()) {
     const std::uint64_t number = states.fingerprints->number_of(
         said_identity_, found.reference.tokens, found.reference.logprobs);
@@ -287,6 +290,7 @@ asio::awaitable<void> BackendMonitor::trial() {
   if (all.sequences > 1 && !co_await keeps_pinned_prompt()) {
     pinning = false;
     engine_.set_pinning(false);
+    states_why_ = "the backend clears idle slots";
     say(LogLevel::warn,
         "the backend clears idle slots, so requests are not pinned to slots and nothing is saved "
         "by toki; start "

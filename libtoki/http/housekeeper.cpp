@@ -13,7 +13,9 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr Millis kLook{250};
+constexpr Millis kBusyPause{20};     // of a flush, while slots are busy
 constexpr int kIdleLooks = 2;        // in a row, before something is done
+constexpr int kDiscardLooks = 4;     // once a second
 constexpr int kMaintainLooks = 240;  // once a minute
 
 }  // namespace
@@ -37,14 +39,15 @@ void Housekeeper::watch() {
   saves_ = saves;
 }
 
-asio::awaitable<bool> Housekeeper::do_one(bool while_busy) {
+asio::awaitable<Housekeeper::Chore> Housekeeper::do_one(bool while_busy) {
   auto chore = engine_.begin_chore(while_busy);
   if (!chore) {
-    co_return false;
+    co_return Chore::none;
   }
   co_await run_steps(*chore, backend_, store_);
+  const bool done = chore->trouble().empty();
   std::move(*chore).dismiss({}, SlotContent::unknown);
-  co_return true;
+  co_return done ? Chore::done : Chore::failed;
 }
 
 asio::awaitable<void> Housekeeper::run() {
@@ -55,25 +58,42 @@ asio::awaitable<void> Housekeeper::run() {
     watch();
     idle = engine_.idle_slots() == engine_.slots() ? idle + 1 : 0;
     if (idle >= kIdleLooks) {
-      while (co_await do_one(false)) {
+      while (co_await do_one(false) != Chore::none) {
       }
     }
-    if (look % kMaintainLooks == 0 && store_ != nullptr) {
+    if (store_ == nullptr) {
+      continue;
+    }
+    store_->discard_again();
+    if (look % kDiscardLooks == 0) {
+      store_->discard_other_runs(engine_.file_prefix());
+    }
+    if (look % kMaintainLooks == 0) {
       store_->maintain();
     }
   }
 }
 
-asio::awaitable<std::size_t> Housekeeper::flush(Millis limit) {
+asio::awaitable<Flushed> Housekeeper::flush(Millis limit) {
+  asio::steady_timer pause(timer_.get_executor());
   const auto deadline = std::chrono::steady_clock::now() + limit;
-  std::size_t saved = 0;
-  while (std::chrono::steady_clock::now() < deadline && co_await do_one(true)) {
-    ++saved;
+  const auto in_time = [&] { return std::chrono::steady_clock::now() < deadline; };
+  Flushed result;
+  for (;;) {
+    for (Chore last = Chore::done; in_time() && last != Chore::none;) {
+      last = co_await do_one(true);
+      result.saved += last == Chore::done ? 1 : 0;
+    }
+    if (store_ != nullptr) {
+      (void)co_await store_->settled();
+    }
+    result.unsaved = engine_.unsaved();
+    if (result.unsaved.empty() || !in_time() || engine_.stats().can_save == 0) {
+      co_return result;
+    }
+    pause.expires_after(kBusyPause);
+    co_await pause.async_wait(asio::use_awaitable);
   }
-  if (store_ != nullptr) {
-    (void)co_await store_->settled();
-  }
-  co_return saved;
 }
 
 }  // namespace toki::http

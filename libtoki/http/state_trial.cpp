@@ -220,7 +220,8 @@ asio::awaitable<StateFindings> try_states(LlamaServerBackend& backend,
     co_return findings;
   }
   remove_folder(setup.dir);
-  auto store = KvStore::open({.dir = setup.dir, .slot_dir = setup.slot_dir}, {});
+  auto store =
+      KvStore::open({.dir = setup.dir, .slot_dir = setup.slot_dir, .owns_slot_dir = false}, {});
   if (!store) {
     findings.why = store.error().detail;
     co_return findings;

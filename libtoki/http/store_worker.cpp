@@ -9,6 +9,12 @@ namespace toki::http {
 
 namespace asio = boost::asio;
 
+namespace {
+
+constexpr std::chrono::minutes kUnwanted{10};  // a save may wait so long behind an answer
+
+}  // namespace
+
 // Work that was begun is not cancelled: it ends by itself, soon.
 template <class T, class Work>
 asio::awaitable<Result<T>> StoreWorker::run(Work work) {
@@ -37,6 +43,14 @@ asio::awaitable<Result<std::uint64_t>> StoreWorker::forget(std::optional<std::ui
   co_return co_await run<std::uint64_t>(std::move(work));
 }
 
+asio::awaitable<Result<std::uint64_t>> StoreWorker::forget(Scope scope, Tokens prompt,
+                                                           std::uint64_t shared) {
+  auto work = [this, scope = std::move(scope), prompt = std::move(prompt), shared] {
+    return store_.forget(scope, prompt, shared);
+  };
+  co_return co_await run<std::uint64_t>(std::move(work));
+}
+
 void StoreWorker::end_save_later(const Step& step, std::string file, Timed saved,
                                  std::function<void(const Status&)> done) {
   ++later_;
@@ -53,7 +67,30 @@ asio::awaitable<Status> StoreWorker::settled() {
 }
 
 void StoreWorker::discard(std::string file) {
-  asio::post(thread_, [this, file = std::move(file)] { store_.discard(file); });
+  auto task = [this, file = std::move(file)]() mutable {
+    if (!store_.discard(file)) {
+      unwanted_.push_back({std::move(file), std::chrono::steady_clock::now()});
+      has_unwanted_ = true;
+    }
+  };
+  asio::post(thread_, std::move(task));
+}
+
+void StoreWorker::discard_again() {
+  if (!has_unwanted_) {
+    return;
+  }
+  asio::post(thread_, [this] {
+    const auto oldest = std::chrono::steady_clock::now() - kUnwanted;
+    std::erase_if(unwanted_, [&](const Unwanted& gone) {
+      return store_.discard(gone.file) || gone.since < oldest;
+    });
+    has_unwanted_ = !unwanted_.empty();
+  });
+}
+
+void StoreWorker::discard_other_runs(std::string own) {
+  asio::post(thread_, [this, own = std::move(own)] { store_.discard_other_runs(own); });
 }
 
 void StoreWorker::end_restore(std::string file, Result<Timed> restored) {

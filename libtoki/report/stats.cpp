@@ -165,6 +165,10 @@ std::size_t stat_rows(const Stats& s, std::span<StatRow> rows) noexcept {
       {"named_tokens", "Tokens that they hold", false, n(s.named_tokens)},
       {"named_dropped_total", "Of them, forgotten because the backend did not have them", true,
        n(s.named_dropped_total)},
+      {"kv_snapshots", "Segments that hold a whole state, usable only for all its tokens", false,
+       n(s.kv_snapshots)},
+      {"kv_sharing_ratio", "kv_prompt_tokens over kv_tokens: 1 when no two prompts share anything",
+       false, s.kv_sharing_ratio},
   }};
   TOKI_CHECK(rows.size() >= kStatRows);
   std::copy(all.begin(), all.end(), rows.begin());

@@ -149,6 +149,7 @@ std::unique_ptr<SQLite::Database> open_database(const DatabaseOptions& options) 
   if (database->execAndGet("PRAGMA journal_mode=WAL").getString() != "wal") {
     throw SQLite::Exception("its file system has no shared memory for the log", SQLITE_CANTOPEN);
   }
+  database->exec("PRAGMA secure_delete=ON");  // what is forgotten is not left in free pages
   database->exec("PRAGMA synchronous=NORMAL; PRAGMA cell_size_check=ON; PRAGMA trusted_schema=OFF");
   database->exec("PRAGMA journal_size_limit=" + std::to_string(options.usual_log_bytes));
   const auto page = static_cast<std::uint64_t>(number(*database, "PRAGMA page_size"));

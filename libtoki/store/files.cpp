@@ -41,7 +41,8 @@ Error file_error(std::string_view attempt, const std::string& path) {
   std::string detail = "cannot ";
   detail += attempt;
   detail += " " + name_of(path) + ": " + std::strerror(reason);
-  return {reason == ENOENT ? Errc::not_found : Errc::unavailable, detail};
+  const bool full = reason == ENOSPC || reason == EDQUOT;
+  return {reason == ENOENT ? Errc::not_found : full ? Errc::no_space : Errc::unavailable, detail};
 }
 
 Result<File> File::open(Files& files, std::string path, int flags) {

@@ -66,6 +66,7 @@ struct IndexStore::Impl {
 
   bool add(Write write);
   bool drop();
+  void wipe(bool all);
   bool flush(milliseconds limit);
   IndexStoreStats stats() const;
 
@@ -102,6 +103,10 @@ struct IndexStore::Impl {
   std::uint64_t accepted_ = 0;  // writes, since the start
   std::uint64_t done_ = 0;      // of these, written or lost; they are so in order
   std::uint64_t losses_ = 0;    // how often queued writes were lost
+  std::uint64_t clears_ = 0;    // how often all was to be removed
+  std::uint64_t cleared_ = 0;   // up to which of these it was
+  std::uint64_t wipes_ = 0;     // how often the log was to be emptied
+  std::uint64_t wiped_ = 0;
   IndexStoreStats stats_;
   sqlite3* interruptible_ = nullptr;
   bool ended_ = false;
@@ -116,6 +121,8 @@ struct IndexStore::Impl {
   std::vector<Write> batch_;  // taken from the queue
   std::size_t next_ = 0;      // in batch_; those before are written
   std::uint64_t batch_end_ = 0;
+  std::uint64_t batch_clears_ = 0;  // of clears_, those that come before the batch
+  std::uint64_t batch_wipes_ = 0;   // of wipes_, those that come with it
   bool delivered_ = false;
   bool bad_index_ = false;
   Clock::time_point maintain_at_;
@@ -181,6 +188,21 @@ bool IndexStore::Impl::drop() {
   return false;
 }
 
+// Counts as one write, so that flush() waits for it.
+void IndexStore::Impl::wipe(bool all) {
+  std::vector<Write> waiting;  // freed without the lock
+  {
+    const std::lock_guard lock(mutex_);
+    if (all) {
+      waiting = queue_.take();
+      ++clears_;
+    }
+    ++wipes_;
+    ++accepted_;
+  }
+  wake_.notify_one();
+}
+
 bool IndexStore::Impl::flush(milliseconds limit) {
   std::unique_lock lock(mutex_);
   const std::uint64_t target = accepted_;
@@ -192,7 +214,7 @@ bool IndexStore::Impl::flush(milliseconds limit) {
 IndexStoreStats IndexStore::Impl::stats() const {
   const std::lock_guard lock(mutex_);
   IndexStoreStats stats = stats_;
-  stats.queued = queue_.size() + in_flight_;
+  stats.queued = queue_.size() + in_flight_ + (wipes_ != wiped_ ? 1 : 0);
   return stats;
 }
 
@@ -213,7 +235,8 @@ void IndexStore::Impl::run() {
 bool IndexStore::Impl::wait() {
   std::unique_lock lock(mutex_);
   if (failures_ == 0) {
-    wake_.wait_until(lock, maintain_at_, [this] { return stopping_ || queue_.size() != 0; });
+    wake_.wait_until(lock, maintain_at_,
+                     [this] { return stopping_ || queue_.size() != 0 || wipes_ != wiped_; });
   } else if (!stopping_) {
     wake_.wait_until(lock, retry_at_, [this] { return stopping_.load(); });
   } else if (soon_) {
@@ -223,7 +246,8 @@ bool IndexStore::Impl::wait() {
     return true;
   }
   const bool writable = failures_ == 0 || soon_;
-  return writable && queue_.size() + in_flight_ != 0 && Clock::now() < stop_by_;
+  const bool waits = queue_.size() + in_flight_ != 0 || wipes_ != wiped_;
+  return writable && waits && Clock::now() < stop_by_;
 }
 
 void IndexStore::Impl::round() {
@@ -305,6 +329,9 @@ void IndexStore::Impl::deliver(std::vector<PromptRecord> records) {
     if (stopping_) {
       return;
     }
+    if (clears_ != cleared_) {
+      records.clear();
+    }
   }
   std::sort(records.begin(), records.end(), [](const PromptRecord& a, const PromptRecord& b) {
     return std::pair(a.last_used_ms, a.id) > std::pair(b.last_used_ms, b.id);
@@ -338,13 +365,18 @@ bool IndexStore::Impl::take() {
   batch_ = queue_.take();
   in_flight_ = batch_.size();
   batch_end_ = accepted_;
-  return !batch_.empty();
+  batch_clears_ = clears_;
+  batch_wipes_ = wipes_;
+  return !batch_.empty() || batch_wipes_ != wiped_;
 }
 
 void IndexStore::Impl::write_transaction() {
   SQLite::Transaction transaction(*database_, SQLite::TransactionBehavior::IMMEDIATE);
   if (bad_index_) {
     table_->make_index_again();
+  }
+  if (cleared_ != batch_clears_) {
+    table_->clear();
   }
   std::size_t end = next_;
   for (std::size_t bytes = 0;
@@ -361,9 +393,14 @@ void IndexStore::Impl::write_transaction() {
   table_->evict(options_.max_prompts);
   transaction.commit();
   bad_index_ = false;
+  if (end == batch_.size() && wiped_ != batch_wipes_) {
+    (void)empty_log(*database_);  // a reader may keep it; the next one tries again
+  }
   note_sizes();
 
   const std::lock_guard lock(mutex_);
+  cleared_ = batch_clears_;
+  wiped_ = end == batch_.size() ? batch_wipes_ : wiped_;
   stats_.written += end - next_;
   next_ = end;
   in_flight_ = batch_.size() - next_;
@@ -463,7 +500,7 @@ std::uint64_t IndexStore::Impl::drop_all() {
   const std::uint64_t lost = std::exchange(in_flight_, 0) + queue_.take().size();
   stats_.dropped += lost;
   done_ = accepted_;
-  losses_ += lost != 0 ? 1 : 0;
+  losses_ += lost != 0 || wipes_ != wiped_ ? 1 : 0;  // a wipe that waits is tried again
   settled_.notify_all();
   return lost;
 }
@@ -498,6 +535,14 @@ bool IndexStore::use(std::uint64_t id, double use, std::int64_t last_used_ms) {
 
 bool IndexStore::remove(std::uint64_t id) {
   return impl_->add({Write::Kind::remove, {.id = id}});
+}
+
+void IndexStore::clear() {
+  impl_->wipe(true);
+}
+
+void IndexStore::wipe() {
+  impl_->wipe(false);
 }
 
 bool IndexStore::flush(std::chrono::milliseconds limit) {

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <set>
+#include <sys/stat.h>
 #include <utility>
 
 #include "core/readers_lock.hpp"
@@ -25,7 +27,9 @@ namespace {
 // grows by a few tokens at a time does not become a chain of tiny files.
 constexpr std::size_t kShortRun = kTileTokens;
 constexpr std::size_t kMostOpenFiles = 128;
-constexpr std::chrono::seconds kLeftoverAge{600};
+constexpr std::chrono::seconds kLeftoverAge{60};
+constexpr std::uint64_t kCellBytes =
+    32;  // at most, that a state file says of a token beside its rows
 constexpr std::size_t kSnapshotPiece = std::size_t{1} << 20;
 
 std::int64_t system_now_ms() {
@@ -111,6 +115,7 @@ struct KvStore::Impl {
   Status write(SegmentHeader& header, const SegmentPath& path, Segment* replaced,
                const SegmentSource& source, Taken& taken);
   Status make_room(std::uint64_t bytes, const std::set<const Segment*>& keep);
+  bool give_way(std::uint64_t bytes, const std::set<const Segment*>& keep);
   void use(const std::vector<Segment*>& segments);
   Status remove(Segment& leaf);
 
@@ -118,11 +123,26 @@ struct KvStore::Impl {
                                 std::uint32_t slot, std::string_view name);
   Status compose_rows(const SegmentPath& path, TokenSpan prompt, std::uint32_t slot,
                       std::string_view name, Segment*& damaged);
+  bool one_disk() const;
   Status compose_whole(Segment& snapshot, std::string_view name, Segment*& damaged);
   void quarantine(Segment& segment, const std::string& reason);
 
   Result<std::uint64_t> forget(std::optional<std::uint64_t> id);
   Result<std::uint64_t> forget_all();
+  Result<std::uint64_t> forget_prompt(const std::string& scope, TokenSpan prompt,
+                                      std::uint64_t shared);
+  Status remove_below(Segment& segment, std::uint64_t& count);
+  Status cut(Segment& segment, std::uint64_t end, std::uint64_t& count);
+  struct Rewritten {
+    Segment* old;
+    SegmentHeader header;
+    SegmentPlan plan;
+    std::uint64_t checksum;
+  };
+  Result<Rewritten> rewrite(Segment& old, const SegmentHeader& parent,
+                            std::uint64_t parent_checksum, std::uint64_t tokens);
+  void replace(std::vector<Rewritten>& written);
+  void drop(const std::vector<Rewritten>& written);
 
   const KvStoreOptions options;
   const LogSink log;
@@ -133,6 +153,7 @@ struct KvStore::Impl {
   std::mutex turn;  // guards all that memory does not; taken first
   std::vector<std::string> lines;
   SegmentFolder folder;
+  std::unique_ptr<File> slot_lock;  // null: not ours to lock
   CatalogueKeeper catalogue;
   std::uint64_t next_id = 1;
   std::uint64_t orphans = 0;  // files found at the start that hang on nothing
@@ -161,8 +182,17 @@ Result<std::unique_ptr<KvStore>> KvStoreSetup::open(const KvStoreOptions& option
   if (!folder) {
     return folder.error();
   }
-  remove_leftovers(*setup.files, options.slot_dir, std::chrono::seconds(0));
+  std::unique_ptr<File> slots;
+  if (options.owns_slot_dir) {
+    auto locked = lock_slot_folder(*setup.files, options.slot_dir);
+    if (!locked) {
+      return locked.error();
+    }
+    slots = std::move(*locked);
+    remove_leftovers(*setup.files, options.slot_dir, std::chrono::seconds(0));
+  }
   auto impl = std::make_unique<KvStore::Impl>(options, std::move(log), setup, std::move(*folder));
+  impl->slot_lock = std::move(slots);
   {
     const KvStore::Impl::Turn turn(*impl);
     impl->load();
@@ -388,7 +418,10 @@ Status KvStore::Impl::write(SegmentHeader& header, const SegmentPath& path, Segm
   if (auto room = make_room(plan->file_bytes, keep); !room) {
     return room;
   }
-  const auto encoded = write_segment(files, folder.path(), header, *plan, source);
+  auto encoded = write_segment(files, folder.path(), header, *plan, source);
+  if (!encoded && encoded.error().code == Errc::no_space && give_way(plan->file_bytes, keep)) {
+    encoded = write_segment(files, folder.path(), header, *plan, source);
+  }
   {
     const WriteGuard lock(memory);
     counters.writable = encoded.has_value();
@@ -451,6 +484,26 @@ Status KvStore::Impl::make_room(std::uint64_t bytes, const std::set<const Segmen
   return Done{};
 }
 
+// The disk is full, whatever the limit says: the least worth goes. False: there is nothing to go.
+bool KvStore::Impl::give_way(std::uint64_t bytes, const std::set<const Segment*>& keep) {
+  const std::uint64_t others = folder.other_bytes();
+  folder.empty_quarantine();
+  (void)folder.remove_again();
+  bool gave = folder.other_bytes() < others;
+  for (Segment* victim : tree.cheapest(bytes, keep, now_ms())) {
+    const Status removed = remove(*victim);
+    {
+      const WriteGuard lock(memory);
+      ++counters.evicted_total;
+    }
+    if (!removed) {
+      break;
+    }
+    gave = true;
+  }
+  return gave;
+}
+
 void KvStore::Impl::use(const std::vector<Segment*>& segments) {
   const WriteGuard lock(memory);
   const std::int64_t now = now_ms();
@@ -490,7 +543,7 @@ Result<std::uint64_t> KvStore::Impl::compose(const Scope& scope, TokenSpan promp
                                              std::uint64_t limit, std::uint32_t slot,
                                              std::string_view name) {
   prompt = prompt.first(std::min<std::uint64_t>(limit, prompt.size()));
-  for (;;) {
+  for (bool gave_way = false;;) {
     const SegmentTrie* trie = tree.current(scope.bytes());
     SegmentPath path = trie != nullptr ? trie->path(prompt) : SegmentPath{};
     Segment* snapshot = tree.snapshot(scope.bytes(), prompt);
@@ -507,6 +560,15 @@ Result<std::uint64_t> KvStore::Impl::compose(const Scope& scope, TokenSpan promp
     if (done) {
       use(path.segments);
       return path.tokens;
+    }
+    if (done.error().code == Errc::no_space && !std::exchange(gave_way, true) && one_disk()) {
+      std::uint64_t bytes = path.tokens * kCellBytes;
+      for (const Segment* segment : path.segments) {
+        bytes += segment->file_bytes;
+      }
+      if (give_way(bytes, {path.segments.begin(), path.segments.end()})) {
+        continue;
+      }
     }
     if (damaged == nullptr) {
       const bool caller = done.error().code == Errc::invalid_argument;
@@ -599,6 +661,14 @@ Status KvStore::Impl::compose_whole(Segment& snapshot, std::string_view name, Se
   return output->finish();
 }
 
+// Whether room made in the store's folder is room in the backend's.
+bool KvStore::Impl::one_disk() const {
+  struct stat own {
+  }, other{};
+  return ::stat(folder.path().c_str(), &own) == 0 &&
+         ::stat(options.slot_dir.c_str(), &other) == 0 && own.st_dev == other.st_dev;
+}
+
 void KvStore::Impl::quarantine(Segment& segment, const std::string& reason) {
   const std::vector<Segment*> all = SegmentTree::below(segment);
   say("a stored KV cache is damaged, " + std::to_string(all.size()) +
@@ -621,6 +691,9 @@ Result<std::uint64_t> KvStore::forget(std::optional<std::uint64_t> id) {
   const Impl::Turn turn(*impl_);
   auto removed = id ? impl_->forget(id) : impl_->forget_all();
   impl_->catalogue.flush(impl_->tree);
+  if (!id) {
+    impl_->catalogue.maintain(impl_->tree);  // its log holds headers, too
+  }
   return removed;
 }
 
@@ -648,6 +721,241 @@ Result<std::uint64_t> KvStore::Impl::forget(std::optional<std::uint64_t> id) {
   return done ? Result<std::uint64_t>(count) : done.error();
 }
 
+Result<std::uint64_t> KvStore::forget(const Scope& scope, TokenSpan prompt, std::uint64_t shared) {
+  const Impl::Turn turn(*impl_);
+  auto removed = impl_->forget_prompt(scope.bytes(), prompt, shared);
+  impl_->catalogue.maintain(impl_->tree);  // its log holds headers, too
+  return removed;
+}
+
+namespace {
+
+// Where the part of the path begins that is the prompt's own: behind the last place where something
+// else that is stored parts from it. What goes on from the whole prompt is its own, too.
+std::uint64_t own_from(const SegmentPath& path, std::uint64_t prompt, std::uint64_t shared) {
+  std::uint64_t from = shared;
+  const auto part_at = [&](std::uint64_t place) {
+    from = place < prompt ? std::max(from, place) : from;
+  };
+  for (std::size_t i = 0; i < path.segments.size(); ++i) {
+    const Segment& segment = *path.segments[i];
+    const Segment* next = i + 1 < path.segments.size() ? path.segments[i + 1] : nullptr;
+    const std::uint64_t end = next != nullptr ? next->from : path.tokens;
+    if (end < segment.end()) {
+      part_at(end);
+    }
+    for (const auto& [place, child] : segment.children) {
+      if (child != next && child->from <= end) {
+        part_at(child->from);
+      }
+    }
+  }
+  return from;
+}
+
+}  // namespace
+
+Result<std::uint64_t> KvStore::Impl::forget_prompt(const std::string& scope, TokenSpan prompt,
+                                                   std::uint64_t shared) {
+  folder.empty_quarantine();
+  std::uint64_t count = 0;
+  Status done = Done{};
+  std::vector<Segment*> snapshots;
+  tree.each([&](Segment& segment) {
+    if (segment.snapshot() && segment.scope == scope && segment.end() > shared &&
+        common_prefix(segment.tokens, prompt) == std::min(segment.tokens.size(), prompt.size())) {
+      snapshots.push_back(&segment);
+    }
+  });
+  for (Segment* snapshot : snapshots) {
+    done = remove(*snapshot) ? done : Status(Error{Errc::unavailable, "a file cannot be removed"});
+    ++count;
+  }
+  for (const SegmentTrie* trie : tree.tries(scope)) {
+    const SegmentPath path = trie->path(prompt);
+    const std::uint64_t from = own_from(path, prompt.size(), shared);
+    if (path.tokens <= from) {
+      continue;
+    }
+    const auto behind = std::find_if(path.segments.begin(), path.segments.end(),
+                                     [&](const Segment* segment) { return segment->from > from; });
+    Segment* segment = *std::prev(behind);  // the one that holds the token at that place
+    const Status gone =
+        segment->from == from ? remove_below(*segment, count) : cut(*segment, from, count);
+    done = gone ? done : gone;
+  }
+  if (done) {
+    done = sync_folder(files, folder.path());
+  }
+  return done ? Result<std::uint64_t>(count) : done.error();
+}
+
+Status KvStore::Impl::remove_below(Segment& segment, std::uint64_t& count) {
+  Status done = Done{};
+  for (Segment* leaf : SegmentTree::below(segment)) {
+    const Status removed = remove(*leaf);
+    done = removed ? done : removed;
+    ++count;
+  }
+  return done;
+}
+
+// The segment's tokens up to place `end`, and what hangs on them, become new segments. The old ones
+// win at a start as long as the old segment's file is there, the new ones from then on.
+Status KvStore::Impl::cut(Segment& segment, std::uint64_t end, std::uint64_t& count) {
+  std::vector<Segment*> own;
+  for (const auto& [place, child] : segment.children) {
+    if (child->from > end) {
+      own.push_back(child);
+    }
+  }
+  for (Segment* child : own) {
+    if (auto removed = remove_below(*child, count); !removed) {
+      return removed;
+    }
+  }
+  std::vector<Segment*> old = SegmentTree::below(segment);
+  std::reverse(old.begin(), old.end());  // parents first
+  std::uint64_t bytes = 0;
+  std::set<const Segment*> keep(old.begin(), old.end());
+  for (const Segment* each : old) {
+    bytes += each->file_bytes;
+  }
+  for (const Segment* above = segment.parent; above != nullptr; above = above->parent) {
+    keep.insert(above);
+  }
+  if (auto room = make_room(bytes, keep); !room) {
+    return room;
+  }
+  std::map<const Segment*, std::size_t> places;
+  std::vector<Rewritten> written;
+  for (Segment* each : old) {
+    SegmentHeader parent;
+    std::uint64_t checksum = 0;
+    if (each != &segment) {
+      const Rewritten& above = written[places.at(each->parent)];
+      parent = above.header;
+      checksum = above.checksum;
+    } else if (segment.parent != nullptr) {
+      parent.id = segment.parent->id;
+      checksum = segment.parent->checksum;
+    }
+    const std::uint64_t tokens = each == &segment ? end - each->from : each->tokens.size();
+    auto done = rewrite(*each, parent, checksum, tokens);
+    if (!done && is_damaged(done.error())) {
+      drop(written);
+      quarantine(segment, done.error().detail);
+      folder.empty_quarantine();
+      return Done{};
+    }
+    if (!done) {
+      drop(written);
+      return Error{Errc::unavailable, done.error().detail};
+    }
+    places.emplace(each, written.size());
+    written.push_back(std::move(*done));
+  }
+  // This moment decides.
+  if (auto removed = remove_file(files, folder.path_of(segment.id)); !removed) {
+    drop(written);
+    return removed;
+  }
+  const Status done = sync_folder(files, folder.path());
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> gone;
+  for (const Segment* each : old) {
+    if (each != &segment) {
+      gone.emplace_back(each->id, each->file_bytes);
+    }
+  }
+  replace(written);
+  ++count;
+  for (const auto& [id, size] : gone) {
+    (void)folder.remove(id, size);  // one that stays hangs on nothing any more
+  }
+  return done;
+}
+
+void KvStore::Impl::drop(const std::vector<Rewritten>& written) {
+  for (auto made = written.rbegin(); made != written.rend(); ++made) {
+    (void)folder.remove(made->header.id, made->plan.file_bytes);
+  }
+}
+
+Result<KvStore::Impl::Rewritten> KvStore::Impl::rewrite(Segment& old, const SegmentHeader& parent,
+                                                        std::uint64_t parent_checksum,
+                                                        std::uint64_t tokens) {
+  auto reader =
+      SegmentReader::open(files, folder.path_of(old.id), old.header_bytes, old.checksum, true);
+  if (!reader) {
+    return reader.error();
+  }
+  Rewritten made{.old = &old, .header = {}, .plan = {}, .checksum = 0};
+  SegmentHeader& header = made.header;
+  header.id = next_id++;
+  header.parent = parent.id;
+  header.parent_checksum = parent_checksum;
+  header.from = old.from;
+  header.created_ms = old.last_used_ms;
+  header.prefill_ms = old.prefill_ms;
+  header.scope = old.scope;
+  header.layout = old.trie->layout();
+  header.tokens.assign(old.tokens.begin(),
+                       old.tokens.begin() + static_cast<std::ptrdiff_t>(tokens));
+  auto plan = plan_segment(header);
+  if (!plan) {
+    return plan.error();
+  }
+  made.plan = std::move(*plan);
+  Status read = Done{};
+  std::vector<std::byte> rows;
+  TileAside aside;
+  const auto source = [&](std::size_t part, std::uint64_t from, std::uint64_t to) {
+    rows.resize((to - from) * made.plan.parts[part].row_bytes);
+    if (read) {
+      read = reader->read(part, from, rows, aside);
+    }
+    return std::span<const std::byte>(rows);
+  };
+  const auto encoded = write_segment(files, folder.path(), header, made.plan, source);
+  if (!encoded) {
+    return encoded.error();
+  }
+  if (!read) {
+    (void)folder.remove(header.id, made.plan.file_bytes);
+    return read.error();
+  }
+  made.checksum = header_checksum(std::as_bytes(std::span(*encoded)));
+  return made;
+}
+
+// In memory. REQUIRES: parents stand before what hangs on them.
+void KvStore::Impl::replace(std::vector<Rewritten>& written) {
+  const WriteGuard lock(memory);
+  const std::string scope = written.front().header.scope, layout = written.front().header.layout;
+  const SegmentTrie* current = tree.current(scope);
+  const bool was_current = current != nullptr && current->layout() == layout;
+  std::vector<double> uses;
+  for (const Rewritten& each : written) {
+    uses.push_back(each.old->use);
+    catalogue.changed(each.old->id);
+  }
+  for (auto each = written.rbegin(); each != written.rend(); ++each) {
+    tree.remove(*each->old);
+  }
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    Rewritten& each = written[i];
+    const std::uint64_t id = each.header.id;
+    Segment* added = tree.add(std::move(each.header), each.checksum, each.plan.header_bytes,
+                              each.plan.file_bytes);
+    TOKI_CHECK(added != nullptr);
+    added->use = uses[i];
+    catalogue.changed(id);
+  }
+  if (was_current) {
+    tree.make_current(scope, layout);
+  }
+}
+
 Result<std::uint64_t> KvStore::Impl::forget_all() {
   std::vector<std::uint64_t> ids;
   tree.each([&](const Segment& segment) { ids.push_back(segment.id); });
@@ -671,7 +979,9 @@ void KvStore::maintain() {
   if (auto room = impl_->make_room(0, {}); !room) {
     impl_->say(room.error().detail);
   }
-  remove_leftovers(impl_->files, impl_->options.slot_dir, kLeftoverAge);
+  if (impl_->options.owns_slot_dir) {
+    remove_leftovers(impl_->files, impl_->options.slot_dir, kLeftoverAge);
+  }
   impl_->catalogue.maintain(impl_->tree);
 }
 
@@ -684,8 +994,50 @@ bool ends_prompt(const Segment& segment) {
 
 }  // namespace
 
-void KvStore::discard(std::string_view name) {
-  remove_state_file(impl_->files, impl_->options.slot_dir, name);
+bool KvStore::discard(std::string_view name) {
+  return remove_state_file(impl_->files, impl_->options.slot_dir, name);
+}
+
+void KvStore::discard_other_runs(std::string_view own) {
+  remove_other_runs(impl_->files, impl_->options.slot_dir, own);
+}
+
+HeldPrompt KvStore::held(const Scope& scope, TokenSpan prompt) const {
+  const ReadGuard lock(impl_->memory);
+  HeldPrompt held;
+  const SegmentTrie* trie = impl_->tree.current(scope.bytes());
+  const SegmentPath path = trie != nullptr ? trie->path(prompt) : SegmentPath{};
+  held.tokens = path.tokens;
+  for (std::size_t i = 0; i < path.segments.size(); ++i) {
+    const Segment& segment = *path.segments[i];
+    const std::uint64_t end =
+        i + 1 < path.segments.size() ? path.segments[i + 1]->from : path.tokens;
+    held.bytes += segment.file_bytes * (end - segment.from) / segment.tokens.size();
+    held.last_used_ms = std::max(held.last_used_ms, segment.last_used_ms);
+  }
+  const Segment* snapshot = impl_->tree.snapshot(scope.bytes(), prompt);
+  if (snapshot != nullptr && snapshot->end() > held.tokens) {
+    held = {.tokens = snapshot->end(),
+            .bytes = snapshot->file_bytes,
+            .last_used_ms = snapshot->last_used_ms,
+            .snapshot = true};
+  }
+  return held;
+}
+
+std::pair<Scope, Tokens> KvStore::prompt(std::uint64_t id) const {
+  const ReadGuard lock(impl_->memory);
+  const Segment* segment = impl_->tree.by_id(id);
+  if (segment == nullptr) {
+    return {};
+  }
+  Tokens tokens(segment->end());
+  std::uint64_t end = segment->end();
+  for (const Segment* at = segment; at != nullptr; end = at->from, at = at->parent) {
+    std::copy_n(at->tokens.begin(), end - at->from,
+                tokens.begin() + static_cast<std::ptrdiff_t>(at->from));
+  }
+  return {Scope::from_bytes(segment->scope), std::move(tokens)};
 }
 
 std::vector<StoredPrompt> KvStore::prompts(std::size_t count) const {
@@ -732,6 +1084,9 @@ void KvStore::add_to(Stats& all) const {
   all.kv_quarantined_total = own.quarantined_total;
   all.kv_failed_total = own.failed_total;
   all.kv_writable = own.writable ? 1 : 0;
+  all.kv_snapshots = own.snapshots;
+  all.kv_sharing_ratio =
+      own.tokens > 0 ? static_cast<double>(own.prompt_tokens) / static_cast<double>(own.tokens) : 1;
 }
 
 }  // namespace toki

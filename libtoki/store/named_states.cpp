@@ -309,13 +309,16 @@ Result<Taken> NamedStates::end_save(const Step& step, std::string_view file, con
                .id = impl_->places[*name].state->id};
 }
 
-void NamedStates::discard(std::string_view file) {
+bool NamedStates::discard(std::string_view file) {
   const std::lock_guard turn(impl_->turn);
   if (const auto name = impl_->records.name_of(file)) {
     const std::lock_guard lock(impl_->memory);
     impl_->places[*name].saving = false;
   }
+  return true;  // whatever is written there is not believed
 }
+
+void NamedStates::discard_other_runs(std::string_view) {}
 
 Result<Restorable> NamedStates::begin_restore(const Step& step) {
   const std::lock_guard turn(impl_->turn);
@@ -387,6 +390,24 @@ Result<std::uint64_t> NamedStates::forget(std::optional<std::uint64_t> id) {
   return count;
 }
 
+Result<std::uint64_t> NamedStates::forget(const Scope& scope, TokenSpan prompt,
+                                          std::uint64_t shared) {
+  const std::lock_guard turn(impl_->turn);
+  std::uint64_t count = 0;
+  for (std::size_t i = 0; i < impl_->places.size(); ++i) {
+    const auto& state = impl_->places[i].state;
+    if (!state || !(state->scope == scope)) {
+      continue;
+    }
+    const std::uint64_t common = common_prefix(state->tokens, prompt);
+    if (common > shared && common == std::min(state->tokens.size(), prompt.size())) {
+      impl_->drop(i);
+      ++count;
+    }
+  }
+  return count;
+}
+
 void NamedStates::maintain() {
   const std::lock_guard turn(impl_->turn);
   for (std::size_t i = 0; i < impl_->places.size(); ++i) {
@@ -416,6 +437,28 @@ std::vector<StoredPrompt> NamedStates::prompts(std::size_t count) const {
   });
   all.resize(std::min(count, all.size()));
   return all;
+}
+
+HeldPrompt NamedStates::held(const Scope& scope, TokenSpan prompt) const {
+  const std::lock_guard lock(impl_->memory);
+  const auto name = impl_->best(scope, prompt);
+  if (!name) {
+    return {};
+  }
+  const NamedState& state = *impl_->places[*name].state;
+  return {.tokens = served(state, scope, prompt),
+          .last_used_ms = state.last_used_ms,
+          .snapshot = state.whole};
+}
+
+std::pair<Scope, Tokens> NamedStates::prompt(std::uint64_t id) const {
+  const std::lock_guard lock(impl_->memory);
+  for (const Place& place : impl_->places) {
+    if (place.state && place.state->id == id) {
+      return {place.state->scope, place.state->tokens};
+    }
+  }
+  return {};
 }
 
 void NamedStates::add_to(Stats& stats) const {

@@ -204,6 +204,11 @@ void PromptTable::remove(std::uint64_t id) {
   run(remove_);
 }
 
+void PromptTable::clear() {
+  database_.exec("DELETE FROM prompts");
+  rows_at_most_ = 0;
+}
+
 void PromptTable::evict(std::size_t most) {
   if (rows_at_most_ <= most) {
     return;

@@ -55,6 +55,7 @@ class PromptTable {
   void put(const PromptRecord& record);
   void use(std::uint64_t id, double use, std::int64_t last_used_ms);
   void remove(std::uint64_t id);
+  void clear();
   /// Deletes the longest unused rows above `most`. One comparison while there cannot be so many,
   /// otherwise a count.
   void evict(std::size_t most);

@@ -88,6 +88,16 @@ const SegmentTrie* SegmentTree::find(const std::string& scope, const std::string
   return find_trie(scope, layout);
 }
 
+std::vector<const SegmentTrie*> SegmentTree::tries(const std::string& scope) const {
+  std::vector<const SegmentTrie*> all;
+  if (const auto space = spaces_.find(scope); space != spaces_.end()) {
+    for (const auto& [layout, trie] : space->second.tries) {
+      all.push_back(trie.get());
+    }
+  }
+  return all;
+}
+
 void SegmentTree::make_current(const std::string& scope, const std::string& layout) {
   if (SegmentTrie* trie = find_trie(scope, layout); trie != nullptr) {
     trie->newest_ = ++newest_;

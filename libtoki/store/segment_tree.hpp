@@ -86,6 +86,8 @@ class SegmentTree {
   /// The trie of the scope whose rows the backend has now: the one that was used last by a take.
   const SegmentTrie* current(const std::string& scope) const;
   const SegmentTrie* find(const std::string& scope, const std::string& layout) const;
+  /// All layouts of the scope.
+  std::vector<const SegmentTrie*> tries(const std::string& scope) const;
   /// From now on this is the current one of its scope.
   void make_current(const std::string& scope, const std::string& layout);
   /// The longest snapshot, all of whose tokens the prompt begins with; null: none.

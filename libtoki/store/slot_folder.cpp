@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <filesystem>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <utility>
@@ -113,22 +114,61 @@ Status SlotOutput::finish() {
   return done;
 }
 
-void remove_state_file(Files& files, const std::string& folder, std::string_view name) {
-  if (const auto path = path_of(folder, name)) {
-    (void)remove_file(files, *path);
+bool remove_state_file(Files& files, const std::string& folder, std::string_view name) {
+  const auto path = path_of(folder, name);
+  return path && files.remove(*path) == 0;
+}
+
+Result<std::unique_ptr<File>> lock_slot_folder(Files& files, const std::string& folder) {
+  auto opened = File::open(files, folder, O_RDONLY | O_DIRECTORY);
+  if (!opened) {
+    return opened.error();
+  }
+  auto lock = std::make_unique<File>(std::move(*opened));
+  if (::flock(lock->handle(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return Error{Errc::busy, "another process uses the folder of state files"};
+  }
+  return lock;
+}
+
+namespace {
+
+// Calls visit(path, name) for each file that is named as toki names them.
+template <class Visit>
+void each_own(const std::string& folder, const Visit& visit) {
+  std::error_code ignored;
+  for (fs::directory_iterator it(folder, ignored), end; it != end; it.increment(ignored)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with(kOwn) && it->symlink_status(ignored).type() == fs::file_type::regular) {
+      visit(it->path(), name);
+    }
   }
 }
 
-void remove_leftovers(Files& files, const std::string& folder, std::chrono::seconds age) {
-  std::error_code ignored;
-  const auto now = fs::file_time_type::clock::now();
-  for (fs::directory_iterator it(folder, ignored), end; it != end; it.increment(ignored)) {
-    const bool own = it->path().filename().string().starts_with(kOwn) &&
-                     it->symlink_status(ignored).type() == fs::file_type::regular;
-    if (own && (age.count() == 0 || now - it->last_write_time(ignored) >= age)) {
-      (void)remove_file(files, it->path().string());
+}  // namespace
+
+void remove_other_runs(Files& files, const std::string& folder, std::string_view own) {
+  each_own(folder, [&](const fs::path& path, std::string_view name) {
+    if (name.starts_with(kUnfinished)) {
+      name.remove_prefix(kUnfinished.size());
     }
-  }
+    const bool numbered = name.starts_with(kOwn) && name.size() > kOwn.size() &&
+                          name[kOwn.size()] >= '0' && name[kOwn.size()] <= '9';
+    if (numbered && !name.starts_with(own)) {
+      (void)remove_file(files, path.string());
+    }
+  });
+}
+
+void remove_leftovers(Files& files, const std::string& folder, std::chrono::seconds age) {
+  const auto now = fs::file_time_type::clock::now();
+  each_own(folder, [&](const fs::path& path, const std::string&) {
+    std::error_code gone;
+    const auto written = fs::last_write_time(path, gone);
+    if (age.count() == 0 || (!gone && now - written >= age)) {
+      (void)remove_file(files, path.string());
+    }
+  });
 }
 
 }  // namespace toki

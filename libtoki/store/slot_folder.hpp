@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -65,8 +66,16 @@ class SlotOutput {
   std::uint64_t written_ = 0;
 };
 
-/// Deletes one; that it is not there is no failure.
-void remove_state_file(Files& files, const std::string& folder, std::string_view name);
+/// Deletes one. False: it is not there, or cannot be deleted.
+bool remove_state_file(Files& files, const std::string& folder, std::string_view name);
+
+/// Holds as long as the file is open: the folder is this process's. Errc::busy: it is another's, or
+/// another store's. A file system that locks no folders refuses nobody.
+Result<std::unique_ptr<File>> lock_slot_folder(Files& files, const std::string& folder);
+
+/// Deletes the state files of other runs, "toki-<number>-...", whose names do not begin with `own`:
+/// a backend may have written them after their run was over.
+void remove_other_runs(Files& files, const std::string& folder, std::string_view own);
 
 /// Deletes files that runs before this one left: named "toki-...", and untouched for `age`.
 void remove_leftovers(Files& files, const std::string& folder, std::chrono::seconds age);

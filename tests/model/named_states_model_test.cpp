@@ -142,7 +142,7 @@ class Model {
     const std::uint64_t unknown = step.whole ? 0 : pick(3);
     folder_[*file] = step.tokens.size() + unknown;
     if (pick(6) == 0) {  // the client left, or the program ended
-      pick(2) == 0 ? states_->discard(*file) : reopen();
+      pick(2) == 0 ? void(states_->discard(*file)) : reopen();
       return;
     }
     if (pick(10) == 0) {  // the slot was not what it should be

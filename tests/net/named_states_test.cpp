@@ -180,15 +180,34 @@ TEST_CASE("what lies under the names is known again after a restart of tokid") {
   CHECK(files(up).size() <= 4);
 }
 
-TEST_CASE("a second tokid on the same data directory serves, and saves nothing") {
+TEST_CASE("a forgotten state is not restored any more, others are, also after a restart") {
   ScriptedUpstream up(slow());
   TemporaryDirectory data;
   const std::vector<std::string> options{"--remote-states", "4", "--data-dir", data.path()};
-  Tokid first(up.url(), options);
-  REQUIRE(first.wait_ready());
-  Tokid second(up.url(), options);
-  REQUIRE(second.wait_ready());
-  CHECK(second.stat("can_save") == 0);
-  CHECK(post_json(second.port(), kChat, talk(0)).status == 200);
-  CHECK(second.log().find("another process uses") != std::string::npos);
+  {
+    Tokid tokid(up.url(), options);
+    REQUIRE(tokid.wait_ready());
+    for (int i = 0; i < 3; ++i) {
+      CHECK(post_json(tokid.port(), kChat, talk(i)).status == 200);
+    }
+    CHECK(post_json(tokid.port(), "/toki/flush", "").json()["unsaved"].items().empty());
+    CHECK(tokid.stat("named_states") == 3);
+    const Json entries = get(tokid.port(), "/toki/entries").json();
+    CHECK(entries["total"].integer() == 3);
+    CHECK(entries["entries"][2]["stored_tokens"].integer() > 100);
+    const std::string oldest = "/toki/entries?id=" + entries["entries"][2]["id"].dump();
+    const HttpResponse gone = request(tokid.port(), "DELETE", oldest);
+    CHECK(gone.status == 200);
+    CHECK(gone.json()["segments"].integer() == 1);
+    CHECK(tokid.stat("named_states") == 2);
+    CHECK(as_answer(post_json(tokid.port(), kChat, talk(0))).cache_n == 0);
+    CHECK(as_answer(post_json(tokid.port(), kChat, talk(1))).cache_n >= 150);
+    CHECK(request(tokid.port(), "DELETE", "/toki/entries").status == 200);
+    CHECK(tokid.stat("named_states") == 0);
+    tokid.process().kill();
+  }
+  Tokid tokid(up.url(), options);
+  REQUIRE(tokid.wait_ready());
+  CHECK(tokid.stat("named_states") == 0);
+  CHECK(as_answer(post_json(tokid.port(), kChat, talk(1))).cache_n == 0);
 }

@@ -70,6 +70,12 @@ class FaultFiles : public Files {
     reason_ = reason;
   }
   void heal() { arm(-1, Kind::once, 0); }
+  /// From now on no write works that may make the files of these folders larger than `bytes`
+  /// together, as if it wrote over nothing; 0: all do.
+  void full_at(std::uint64_t bytes, std::vector<std::filesystem::path> folders) {
+    full_at_ = bytes;
+    folders_ = std::move(folders);
+  }
   long calls() const { return calls_; }
 
   int open(const std::string& path, int flags) override {
@@ -81,6 +87,10 @@ class FaultFiles : public Files {
   ssize_t write(int file, const void* from, std::size_t size, std::uint64_t offset) override {
     if (calls_ == at_) {
       Files::write(file, from, size / 2, offset);
+    }
+    if (full_at_ != 0 && held() + size > full_at_) {
+      errno = ENOSPC;
+      return -1;
     }
     return fails() ? -1 : Files::write(file, from, size, offset);
   }
@@ -102,6 +112,19 @@ class FaultFiles : public Files {
     return hit;
   }
 
+  std::uint64_t held() const {
+    std::uint64_t sum = 0;
+    for (const auto& folder : folders_) {
+      for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+        const auto name = entry.path().extension();
+        sum += name == ".trkv" || name == ".tmp" || name == ".bin" ? entry.file_size() : 0;
+      }
+    }
+    return sum;
+  }
+
+  std::uint64_t full_at_ = 0;
+  std::vector<std::filesystem::path> folders_;
   long calls_ = 0;
   long at_ = -1;
   Kind kind_ = Kind::once;

@@ -91,7 +91,11 @@ class OneState final : public StateStore {
     told.push_back("end_save " + std::string(file) + " " + std::to_string(saved.tokens));
     return Taken{.tokens = step.tokens, .unknown = saved.tokens - step.tokens.size()};
   }
-  void discard(std::string_view file) override { told.push_back("discard " + std::string(file)); }
+  bool discard(std::string_view file) override {
+    told.push_back("discard " + std::string(file));
+    return true;
+  }
+  void discard_other_runs(std::string_view) override {}
   Result<Restorable> begin_restore(const Step& step) override {
     told.push_back("begin_restore " + std::to_string(step.tokens.size()));
     Tokens held = step.tokens;
@@ -104,8 +108,13 @@ class OneState final : public StateStore {
   }
   void doubt(const Scope&, TokenSpan) override {}
   Result<std::uint64_t> forget(std::optional<std::uint64_t>) override { return std::uint64_t{0}; }
+  Result<std::uint64_t> forget(const Scope&, TokenSpan, std::uint64_t) override {
+    return std::uint64_t{0};
+  }
   void maintain() override {}
   std::vector<StoredPrompt> prompts(std::size_t) const override { return {}; }
+  HeldPrompt held(const Scope&, TokenSpan) const override { return {}; }
+  std::pair<Scope, Tokens> prompt(std::uint64_t) const override { return {}; }
   void add_to(Stats&) const override {}
 };
 

@@ -431,6 +431,70 @@ TEST_CASE("index store: writes to one prompt that still wait are one write") {
   CHECK(same(reload(folder), twin));
 }
 
+TEST_CASE(
+    "index store: what is cleared is gone, from its files too, and what comes later is kept") {
+  const Folder folder;
+  const auto trace = [](const PromptRecord& record) {
+    return std::string(reinterpret_cast<const char*>(record.tokens.data()), 40);
+  };
+  const auto anywhere = [&](const std::string& bytes) {
+    return (content(folder.file()) + content(folder.file() + "-wal")).find(bytes) !=
+           std::string::npos;
+  };
+  std::vector<PromptRecord> records;
+  for (std::uint64_t id = 1; id <= 40; ++id) {
+    records.push_back(record_of(id));
+    records.back().tokens.resize(2000, static_cast<Token>(id * 7919));
+    records.back().tokens[0] = static_cast<Token>(id);
+  }
+  Store store(folder.options());
+  for (const PromptRecord& record : records) {
+    REQUIRE(store->put(record));
+  }
+  REQUIRE(store->flush(kLong));
+  REQUIRE(anywhere(trace(records[3])));
+  SECTION("one") {
+    REQUIRE(store->remove(records[3].id));
+    store->wipe();
+    REQUIRE(store->flush(kLong));
+    CHECK_FALSE(anywhere(trace(records[3])));
+    CHECK(anywhere(trace(records[4])));
+  }
+  SECTION("all, also what still waits") {
+    SQLite::Database foreign(folder.file(), SQLite::OPEN_READWRITE);
+    foreign.exec("BEGIN EXCLUSIVE");
+    REQUIRE(store->put(record_of(100)));
+    store->clear();
+    REQUIRE(store->put(record_of(101)));
+    CHECK(store->stats().queued > 0);
+    foreign.exec("COMMIT");
+    REQUIRE(store->flush(kLong));
+    CHECK(store->stats().queued == 0);
+    for (const PromptRecord& record : records) {
+      CHECK_FALSE(anywhere(trace(record)));
+    }
+    CHECK(same(reload(folder), Twin{{101, record_of(101)}}));
+  }
+}
+
+TEST_CASE("index store: what is cleared before it could be read is never given to anybody") {
+  const Folder folder;
+  fill(folder, 20);
+  const Child foreign(holding(folder.file(),
+                              "PRAGMA locking_mode=EXCLUSIVE; BEGIN EXCLUSIVE; DELETE FROM prompts "
+                              "WHERE id=1"));
+  REQUIRE(foreign.read() == '!');
+  Store store(folder.options());
+  store->clear();
+  CHECK_FALSE(store.has_loaded());
+  foreign.tell();
+  REQUIRE(foreign.read() == '!');
+  foreign.tell();
+  CHECK(store->flush(kLong));
+  CHECK(store.loaded().empty());
+  CHECK(reload(folder).empty());
+}
+
 TEST_CASE("index store: a full queue drops what is new and counts it") {
   const Folder folder;
   fill(folder, 1);

@@ -52,10 +52,14 @@ void change(KvBench& bench) {
   bench.store->maintain();
 }
 
-// What is there is right, to the byte, and what was there before the changes still is.
-void check_nothing_is_wrong(KvBench& bench) {
+// What is there is right, to the byte, and what was there before the changes still is, unless it
+// gave way.
+void check_nothing_is_wrong(KvBench& bench, bool gave_way = false) {
   for (const Tokens& prompt : kAll) {
     CHECK(bench.restored(prompt) >= 0);
+  }
+  if (gave_way) {
+    return;
   }
   CHECK(bench.restored(kFirst) == 300);
   CHECK(bench.restored(kShort) == 20);
@@ -79,7 +83,7 @@ void check_folder_is_clean(KvBench& bench) {
 // B41
 TEST_CASE("whichever call fails, once or from then on, the store stays right and opens right") {
   const auto kind = GENERATE(FaultFiles::Kind::once, FaultFiles::Kind::onwards);
-  const int reason = GENERATE(ENOSPC, EIO);
+  const int reason = GENERATE(ENOSPC, EROFS, EIO);
   long calls = 1;
   for (long at = 0; at < calls; ++at) {
     KvBench bench;
@@ -89,9 +93,11 @@ TEST_CASE("whichever call fails, once or from then on, the store stays right and
     calls = bench.files->calls();
     bench.files->heal();
     INFO("call " << at << " of " << calls << "\n" << bench.log);
-    check_nothing_is_wrong(bench);
+    const bool gave_way = bench.store->stats().evicted_total > 0;
+    CHECK((!gave_way || reason == ENOSPC));
+    check_nothing_is_wrong(bench, gave_way);
     REQUIRE(bench.open());
-    check_nothing_is_wrong(bench);
+    check_nothing_is_wrong(bench, gave_way);
     check_folder_is_clean(bench);
   }
   CHECK(calls > 20);
@@ -110,6 +116,99 @@ TEST_CASE("a failing disk fails a take and says so, and the next one works") {
   REQUIRE(bench.take(kBranch));
   CHECK(bench.store->stats().writable);
   CHECK(bench.restored(kBranch) == 180);
+}
+
+TEST_CASE("on a full disk the least worth gives way, once, for a take and for a restore") {
+  KvBench bench;
+  begin(bench);
+  for (Token i = 0; i < 4; ++i) {
+    bench.now_ms += 1000;
+    REQUIRE(bench.take(counting(30000 + 1000 * i, 300)));
+  }
+  const std::uint64_t before = bench.bytes_on_disk();
+  bench.files->full_at(before + 4000, {bench.folder.store(), bench.folder.slots()});
+  SECTION("take") {
+    bench.now_ms += 1000;
+    REQUIRE(bench.take(counting(40000, 300)));
+    CHECK(bench.store->stats().writable);
+    CHECK(bench.bytes_on_disk() <= before + 4000);
+    bench.files->full_at(0, {});
+    CHECK(bench.restored(counting(40000, 300)) == 300);
+  }
+  SECTION("restore") {
+    CHECK(bench.restored(kFirst) == 300);
+    CHECK(bench.store->stats().failed_total == 0);
+  }
+  SECTION("what cannot fit fails, and only that") {
+    bench.files->full_at(100, {bench.folder.store(), bench.folder.slots()});
+    CHECK(bench.take(counting(40000, 300)).error().code == Errc::unavailable);
+    CHECK_FALSE(bench.store->stats().writable);
+    bench.files->full_at(0, {});
+    REQUIRE(bench.take(counting(40000, 300)));
+    CHECK(bench.store->stats().writable);
+  }
+  CHECK(bench.store->stats().evicted_total > 0);
+  CHECK(bench.store->stats().evicted_total < 7);
+}
+
+TEST_CASE("a disk that only fails makes nothing give way") {
+  KvBench bench;
+  begin(bench);
+  bench.files->arm(1, FaultFiles::Kind::onwards, EROFS);
+  CHECK_FALSE(bench.take(kBranch));
+  CHECK_FALSE(bench.store->stats().writable);
+  CHECK(bench.store->stats().evicted_total == 0);
+  bench.files->heal();
+  REQUIRE(bench.take(kBranch));
+  CHECK(bench.store->stats().writable);
+  CHECK(bench.restored(kFirst) == 300);
+}
+
+// B41
+TEST_CASE("whichever call of a forget fails, or ends the process, what others have stays") {
+  const Tokens own = joined(counting(0, 150), counting(8000, 60));
+  long calls = 0;
+  for (const auto kind :
+       {FaultFiles::Kind::onwards, FaultFiles::Kind::once, FaultFiles::Kind::kill}) {
+    for (long at = -1; at < calls; ++at) {
+      KvBench bench;
+      begin(bench);
+      REQUIRE(bench.take(own));
+      REQUIRE(bench.take(joined(own, counting(9000, 300))));
+      const auto forget = [&] { return bench.store->forget(bench.scope, kFirst, 0); };
+      if (kind == FaultFiles::Kind::kill) {
+        bench.store.reset();
+        const pid_t child = ::fork();
+        REQUIRE(child >= 0);
+        if (child == 0) {
+          if (bench.open()) {
+            bench.files->arm(at, kind, EIO);
+            (void)forget();
+          }
+          ::_exit(0);
+        }
+        int status = 0;
+        REQUIRE(::waitpid(child, &status, 0) == child);
+      } else {
+        bench.files->arm(at, kind, EIO);
+        const auto gone = forget();
+        calls = std::max(calls, bench.files->calls());
+        bench.files->heal();
+        const std::int64_t left = bench.restored(kFirst);
+        CHECK((left == 150 || (!gone && left == 300)));
+        CHECK(bench.restored(joined(own, counting(9000, 300))) == 510);
+      }
+      INFO("call " << at << " of " << calls);
+      REQUIRE(bench.open());
+      const std::int64_t left = bench.restored(kFirst);
+      CHECK((left == 150 || left == 300));
+      CHECK(bench.restored(joined(own, counting(9000, 300))) == 510);
+      check_folder_is_clean(bench);
+      REQUIRE(forget());
+      CHECK(bench.restored(kFirst) == 150);
+    }
+  }
+  CHECK(calls > 10);
 }
 
 TEST_CASE("what a take has reported is there after a restart, whichever call failed") {
@@ -212,6 +311,24 @@ TEST_CASE("a second store on a folder is refused, until the process that has it 
   ::close(ready[1]);
   KvStoreOptions same = bench.options();
   CHECK(KvStore::open(same, {}).error().code == Errc::busy);
+}
+
+// B82
+TEST_CASE("a folder of state files is one store's, unless another says that it only visits") {
+  KvBench bench;
+  begin(bench);
+  write_file(bench.folder.slots() / "toki-being-restored.bin", "x");
+  KvStoreOptions other = bench.options();
+  other.dir = (bench.folder.slots() / "other-store").string();
+  const auto refused = KvStore::open(other, {});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == Errc::busy);
+  other.owns_slot_dir = false;
+  CHECK(KvStore::open(other, {}));
+  CHECK(std::filesystem::exists(bench.folder.slots() / "toki-being-restored.bin"));
+  bench.store.reset();
+  other.owns_slot_dir = true;
+  CHECK(KvStore::open(other, {}));
 }
 
 // B43

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <random>
 #include <string>
 #include <sys/stat.h>
 #include <thread>
@@ -378,6 +379,142 @@ TEST_CASE(
   CHECK(bench.store->forget(std::nullopt).value_or(0) == 2);
   CHECK(bench.store->match(bench.scope, first).tokens == 0);
   CHECK(bench.segment_files().empty());
+}
+
+TEST_CASE("forgetting a prompt by its tokens cuts it out of what others hang on") {
+  KvBench bench;
+  REQUIRE(bench.open());
+  const Tokens first = counting(0, 600);
+  const Tokens second = joined(counting(0, 100), counting(2000, 300));
+  const Tokens third = joined(second, counting(3000, 300));
+  const Tokens answer = joined(first, counting(9000, 300));
+  for (const Tokens& prompt : {first, second, third, answer}) {
+    REQUIRE(bench.take(prompt));
+  }
+  REQUIRE(bench.take(joined(first, counting(1, 3)), true));
+  SECTION("what another remembered prompt begins with stays, too") {
+    CHECK(bench.store->forget(bench.scope, first, 350).value_or(0) == 3);
+    CHECK(bench.restored(answer) == 350);
+    CHECK(bench.restored(third) == 700);
+  }
+  SECTION("nothing else is left of it, in no file") {
+    CHECK(bench.store->forget(bench.scope, first, 0).value_or(0) == 3);
+    CHECK(bench.restored(answer) == 100);
+    CHECK(bench.restored(third) == 700);
+    CHECK(bench.store->stats().snapshots == 0);
+    const Tokens gone(first.begin() + 300, first.begin() + 308);
+    const std::string trace(reinterpret_cast<const char*>(gone.data()), 4 * gone.size());
+    for (const auto& file : std::filesystem::recursive_directory_iterator(bench.folder.store())) {
+      if (file.is_regular_file()) {
+        CHECK(read_file(file.path()).find(trace) == std::string::npos);
+      }
+    }
+  }
+  SECTION("the one that hangs on it is forgotten alone") {
+    CHECK(bench.store->forget(bench.scope, third, 0).value_or(0) == 2);
+    CHECK(bench.restored(third) == 100);
+    CHECK(bench.restored(answer) == 900);
+  }
+  const auto left = bench.restored(third);
+  REQUIRE(bench.open());
+  CHECK(bench.restored(third) == left);
+  REQUIRE(bench.take(first));
+  CHECK(bench.restored(first) == 600);
+}
+
+TEST_CASE("forgetting by tokens agrees with a list of prompts") {
+  for (unsigned seed = 1; seed <= 12; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](std::uint32_t limit) { return static_cast<Token>(random() % limit); };
+    KvBench bench;
+    REQUIRE(bench.open());
+    std::vector<Tokens> twin;
+    const auto common = [](const std::vector<Tokens>& prompts, const Tokens& prompt) {
+      std::size_t best = 0;
+      for (const Tokens& one : prompts) {
+        best = std::max(best, common_prefix(one, prompt));
+      }
+      return best;
+    };
+    for (int step = 0; step < 40; ++step) {
+      bench.now_ms += 1;
+      INFO("seed " << seed << " step " << step);
+      if (twin.empty() || below(3) > 0) {
+        Tokens prompt;
+        if (!twin.empty() && below(4) > 0) {
+          prompt = twin[random() % twin.size()];
+          prompt.resize(1 + random() % prompt.size());
+        }
+        const Tokens more = counting(100 * below(50), 1 + static_cast<std::size_t>(below(300)));
+        prompt.insert(prompt.end(), more.begin(), more.end());
+        REQUIRE(bench.take(prompt));
+        twin.push_back(prompt);
+      } else {
+        const Tokens chosen = twin[random() % twin.size()];
+        const auto own = [&](const Tokens& one) {
+          return common_prefix(one, chosen) == std::min(one.size(), chosen.size());
+        };
+        const std::uint64_t shared = random() % chosen.size();
+        std::erase_if(twin, own);
+        const std::size_t keep = std::max(common(twin, chosen), static_cast<std::size_t>(shared));
+        twin.push_back(Tokens(chosen.begin(), chosen.begin() + static_cast<std::ptrdiff_t>(keep)));
+        std::erase_if(twin, [](const Tokens& one) { return one.empty(); });
+        REQUIRE(bench.store->forget(bench.scope, chosen, shared));
+        CHECK(bench.restored(chosen) == static_cast<std::int64_t>(keep));
+      }
+      if (below(8) == 0) {
+        REQUIRE(bench.open());
+      }
+      for (const Tokens& one : twin) {
+        CHECK(bench.restored(one) == static_cast<std::int64_t>(one.size()));
+      }
+      CHECK(bench.segment_files().size() == bench.store->stats().segments);
+    }
+  }
+}
+
+TEST_CASE(
+    "state files of other runs are removed, those of this one, of a trial and others' are not") {
+  KvBench bench;
+  REQUIRE(bench.open());
+  const std::vector<std::string> stay{
+      "toki-17-3.bin", "toki-unfinished-toki-17-4.bin", "toki-trial-5-1.bin", "mine.bin", "toki-",
+      "toki-notes"};
+  const std::vector<std::string> go{"toki-16-3.bin", "toki-170-1.bin",
+                                    "toki-unfinished-toki-16-4.bin"};
+  for (const auto* names : {&stay, &go}) {
+    for (const std::string& name : *names) {
+      write_file(bench.folder.slots() / name, "x");
+    }
+  }
+  bench.store->discard_other_runs("toki-17-");
+  for (const std::string& name : stay) {
+    CHECK(std::filesystem::exists(bench.folder.slots() / name));
+  }
+  for (const std::string& name : go) {
+    CHECK_FALSE(std::filesystem::exists(bench.folder.slots() / name));
+  }
+}
+
+TEST_CASE("what is held of a prompt says its share of the bytes, and a stored prompt its tokens") {
+  KvBench bench;
+  REQUIRE(bench.open());
+  const Tokens first = counting(0, 600);
+  const Tokens second = joined(counting(0, 300), counting(2000, 300));
+  REQUIRE(bench.take(first));
+  REQUIRE(bench.take(second));
+  const HeldPrompt held = bench.store->held(bench.scope, joined(second, counting(1, 9)));
+  CHECK(held.tokens == 600);
+  CHECK_FALSE(held.snapshot);
+  CHECK(held.bytes < bench.store->stats().bytes);
+  CHECK(held.bytes > bench.store->stats().bytes / 2);
+  CHECK(bench.store->held(Scope({"other"}), second).tokens == 0);
+  for (const StoredPrompt& stored : bench.store->prompts(9)) {
+    const auto [scope, tokens] = bench.store->prompt(stored.id);
+    CHECK(scope == bench.scope);
+    CHECK((tokens == first || tokens == second));
+  }
+  CHECK(bench.store->prompt(99).second.empty());
 }
 
 TEST_CASE("the limit of bytes holds after every take, and the least worth goes first") {

@@ -317,3 +317,23 @@ TEST_CASE("named: one is forgotten by its id, or all of them") {
   b.open();
   CHECK(b.stat(&Stats::named_states) == 0);
 }
+
+TEST_CASE("named: a prompt is forgotten with what goes on from it, and not what others share") {
+  Bench b(4);
+  const Tokens parting = range(1, 60) + range(900, 40);
+  b.save(kA + range(300, 20));
+  b.save(parting);
+  b.save(kB, 3);
+  CHECK(b.states->held(kScope, kA).tokens == 100);
+  CHECK(*b.states->forget(kScope, kA, 120) == 0);
+  CHECK(*b.states->forget(Scope({"another model"}), kA, 0) == 0);
+  CHECK(*b.states->forget(kScope, kA, 60) == 1);
+  b.open();
+  CHECK(b.match(kA) == 60);
+  CHECK(b.match(parting) == 100);
+  CHECK(b.match(kB) == 100);
+  const auto stored = b.states->prompts(1);
+  REQUIRE(stored.size() == 1);
+  CHECK(b.states->prompt(stored[0].id) == std::pair(kScope, kB));
+  CHECK(b.states->prompt(4711).second.empty());
+}

@@ -477,3 +477,65 @@ TEST_CASE("pins: prefixes that are no ids, belong to others or are used too seld
                                               {kScope, range(5000, 300), 3}};
   CHECK_FALSE(pins.choose_hot(kScope, hot, 2, 3));
 }
+
+TEST_CASE("pins: everything is forgotten, and a pin by hand is computed again") {
+  Bench b(2);
+  const auto id = b.engine.pin(kScope, kPin);
+  b.chore();
+  REQUIRE(b.pinned_slot());
+  b.run(kPin + kOther);
+  b.engine.forget_all();
+  CHECK_FALSE(b.pinned_slot());
+  CHECK(b.engine.pins()[0].id == *id);
+  CHECK(b.engine.lookup(b.query(kPin)).available == 0);
+  auto erasing = b.engine.begin_erasing();
+  REQUIRE(erasing);
+  CHECK(b.run_steps(*erasing) == std::vector{Kind::erase});
+  std::move(*erasing).dismiss({}, SlotContent::unknown);
+  CHECK(b.chore() == std::vector{Kind::prefill});
+  CHECK(b.pinned_slot());
+}
+
+TEST_CASE("pins: a prompt is forgotten, and a pin by hand stays") {
+  Bench b(2);
+  REQUIRE(b.engine.pin(kScope, kPin));
+  b.chore();
+  const std::uint32_t slot = b.pinned_slot().value();
+  const Tokens prompt = kPin + kOther;
+  std::uint64_t prompt_id = 0;
+  SECTION("of a prompt in another slot") {
+    CHECK(b.run(kOther) == 1 - slot);
+    b.engine.each_prompt(1, [&](const PromptRecord& record) { prompt_id = record.id; });
+    const auto gone = b.engine.forget(prompt_id);
+    REQUIRE(gone);
+    CHECK(gone->shared == 0);
+    CHECK(b.pinned_slot() == slot);
+  }
+  SECTION("that the prompt begins with: its slot is erased") {
+    CHECK(b.run(prompt) == slot);
+    b.engine.each_prompt(1, [&](const PromptRecord& record) { prompt_id = record.id; });
+    const auto gone = b.engine.forget(prompt_id);
+    REQUIRE(gone);
+    CHECK(gone->shared == kPin.size());
+    CHECK(b.engine.shared(kScope, prompt) == kPin.size());
+    CHECK_FALSE(b.pinned_slot());
+    CHECK(b.chore() == std::vector{Kind::prefill});
+    CHECK(b.pinned_slot());
+  }
+}
+
+TEST_CASE("pins: hot pins go with the prompts that they are a part of") {
+  const Tokens hot = range(1, 300), other = range(5000, 300), by_hand = range(8000, 300);
+  Pins pins(1);
+  REQUIRE(pins.add(kScope, by_hand, 3));
+  const std::vector<BlockTree::HotPrefix> hottest{{kScope, hot, 9}, {kScope, other, 8}};
+  REQUIRE(pins.choose_hot(kScope, hottest, 2, 3));
+  CHECK_FALSE(pins.drop_hot(kScope, hot + kOther, 300));
+  CHECK(pins.drop_hot(kScope, hot + kOther, 299));
+  CHECK(pins.of(kScope).size() == 2);
+  CHECK(pins.drop_hot());
+  REQUIRE(pins.size() == 1);
+  CHECK(pins.records()[0].tokens == by_hand);
+  CHECK(pins.common_by_hand(kScope, by_hand + kOther) == 300);
+  CHECK(pins.common_by_hand(Scope({"another model"}), by_hand) == 0);
+}

@@ -76,6 +76,8 @@ class TOKI_EXPORT BackendMonitor {
   /// The backend is a router before several models: which slot works for which is not known.
   bool several_models() const noexcept { return several_models_; }
   bool serving() const noexcept { return state_ == State::trying || state_ == State::ready; }
+  /// What cannot be done with the slots' states, and why, as the last trial found; empty: nothing.
+  const std::string& states_why() const noexcept { return states_why_; }
   /// Equal only while KV cache may be shared; the first part of every Scope.
   const std::string& identity() const noexcept { return identity_; }
 
@@ -102,6 +104,7 @@ class TOKI_EXPORT BackendMonitor {
   std::string said_identity_;   // of /props and /v1/models
   std::string props_identity_;  // of /props alone: what each look can compare
   std::string start_marker_;
+  std::string states_why_;
   std::chrono::steady_clock::time_point asked_slots_{};
   bool several_models_ = false;
   bool was_away_ = false;

@@ -18,8 +18,16 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include <cstddef>
+#include <cstdint>
+#include <vector>
 
 namespace toki::http {
+
+/// What a flush did.
+struct Flushed {
+  std::size_t saved = 0;
+  std::vector<std::uint32_t> unsaved;  ///< slots that stayed busy, or could not be saved
+};
 
 class TOKI_EXPORT Housekeeper {
  public:
@@ -28,11 +36,13 @@ class TOKI_EXPORT Housekeeper {
 
   /// Runs until it is cancelled.
   boost::asio::awaitable<void> run();
-  /// Saves every idle slot that is worth it, at most for `limit`; how many were saved.
-  boost::asio::awaitable<std::size_t> flush(Millis limit);
+  /// Saves every slot that is worth it, busy ones when they are idle, at most for `limit` and one
+  /// save more.
+  boost::asio::awaitable<Flushed> flush(Millis limit);
 
  private:
-  boost::asio::awaitable<bool> do_one(bool while_busy);
+  enum class Chore : std::uint8_t { none, failed, done };
+  boost::asio::awaitable<Chore> do_one(bool while_busy);
   void watch();
 
   Engine& engine_;

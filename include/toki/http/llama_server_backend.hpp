@@ -116,6 +116,8 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   boost::asio::awaitable<std::size_t> async_learn_special_tokens();
   /// The server was started again or changed: what was learnt of its tokens means nothing now.
   void forget_tokens();
+  /// Forgets the texts, and goes on remembering new ones.
+  void forget_texts() { token_cache_.clear(); }
   /// A prompt that was put together from remembered parts did not have as many tokens as the server
   /// counted: remembers nothing until forget_tokens(). True when this is news.
   bool tokens_were_wrong();

@@ -17,10 +17,12 @@
 #include <boost/asio/thread_pool.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace toki::http {
 
@@ -32,6 +34,8 @@ class TOKI_EXPORT StoreWorker {
   boost::asio::awaitable<Result<Taken>> end_save(const Step& step, std::string file, Timed saved);
   boost::asio::awaitable<Result<Restorable>> begin_restore(const Step& step);
   boost::asio::awaitable<Result<std::uint64_t>> forget(std::optional<std::uint64_t> id);
+  boost::asio::awaitable<Result<std::uint64_t>> forget(Scope scope, Tokens prompt,
+                                                       std::uint64_t shared);
   /// Takes what a step saved, without being waited for. `done` is called by another thread.
   void end_save_later(const Step& step, std::string file, Timed saved,
                       std::function<void(const Status&)> done);
@@ -39,8 +43,11 @@ class TOKI_EXPORT StoreWorker {
   bool behind() const noexcept { return later_ >= kMostLater; }
   /// Everything that was asked for until now is done.
   boost::asio::awaitable<Status> settled();
-  /// Not waited for.
+  /// Not waited for. A file that is not there may be one that the backend has yet to write, for a
+  /// save that was given up: discard_again() tries those for ten minutes.
   void discard(std::string file);
+  void discard_again();
+  void discard_other_runs(std::string own);
   void end_restore(std::string file, Result<Timed> restored);
   void doubt(const Scope& scope, TokenSpan prompt);
   void maintain();
@@ -50,9 +57,15 @@ class TOKI_EXPORT StoreWorker {
   boost::asio::awaitable<Result<T>> run(Work work);
 
   static constexpr int kMostLater = 4;
+  struct Unwanted {
+    std::string file;
+    std::chrono::steady_clock::time_point since;
+  };
 
   StateStore& store_;
   std::atomic<int> later_{0};
+  std::vector<Unwanted> unwanted_;  // touched on the thread only
+  std::atomic<bool> has_unwanted_{false};
   boost::asio::thread_pool thread_{1};
 };
 

@@ -1,0 +1,67 @@
+// The store on a thread of its own: files that nobody wants any more.
+#include <toki/http/store_worker.hpp>
+
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <stdlib.h>
+#include <string>
+#include <thread>
+
+using namespace toki;
+using namespace toki::http;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Folder {
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "toki-worker-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+    fs::create_directory(path / "slots");
+  }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  fs::path path;
+};
+
+bool soon(const std::function<bool()>& condition) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!condition() && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return condition();
+}
+
+}  // namespace
+
+TEST_CASE(
+    "store worker: a file that comes after nobody wants it any more is removed all the same") {
+  Folder folder;
+  const fs::path slots = folder.path / "slots";
+  auto store =
+      KvStore::open({.dir = (folder.path / "store").string(), .slot_dir = slots.string()}, {});
+  REQUIRE(store);
+  StoreWorker worker(**store);
+  std::ofstream(slots / "toki-there.bin") << "state";
+  worker.discard("toki-there.bin");
+  worker.discard("toki-late.bin");
+  CHECK(soon([&] { return !fs::exists(slots / "toki-there.bin"); }));
+  std::ofstream(slots / "toki-other.bin") << "state";
+  std::ofstream(slots / "toki-late.bin") << "state";  // the server had yet to write it
+  CHECK(soon([&] {
+    worker.discard_again();
+    return !fs::exists(slots / "toki-late.bin");
+  }));
+  std::ofstream(slots / "toki-late.bin") << "another with the name";
+  worker.discard_again();
+  worker.discard("toki-other.bin");
+  CHECK(soon([&] { return !fs::exists(slots / "toki-other.bin"); }));
+  CHECK(fs::exists(slots / "toki-late.bin"));  // it was removed once, and is forgotten
+}
