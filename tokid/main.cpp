@@ -1,5 +1,6 @@
 // tokid: wiring, signals, exit codes. 0: ended as asked; 1: cannot run; 2: bad options.
 #include <toki/fingerprints.hpp>
+#include <toki/http/audit.hpp>
 #include <toki/http/housekeeper.hpp>
 #include <toki/index_store.hpp>
 #include <toki/kv_store.hpp>
@@ -115,10 +116,15 @@ struct Daemon {
             log_line),
         embeddings(io.get_executor(), o.embed_address ? &embedder : nullptr, engine,
                    Millis(o.embed_limit_ms), log_line),
+        audit(io.get_executor(),
+              {upstream, engine, backend, monitor, o.embed_address ? &embedder : nullptr,
+               worker.get()},
+              {.every = o.audit_every, .same_meaning = o.audit_cosine}, log_line),
         proxy(upstream, backend, monitor, engine, admission, embeddings,
               {.progress_limit = Millis(o.progress_limit_ms),
                .volatile_lines = o.drop_volatile_line,
                .keep_alive = keep_alive(o),
+               .audit = o.audit_every > 0 ? &audit : nullptr,
                .store = worker.get()},
               log_request),
         server(io.get_executor(), proxy, engine, monitor,
@@ -180,6 +186,7 @@ struct Daemon {
   toki::http::Admission admission;
   toki::http::BackendMonitor monitor;
   toki::http::PromptEmbeddings embeddings;
+  toki::http::Audit audit;
   toki::http::Proxy proxy;
   std::optional<toki::http::Housekeeper> housekeeper;
   Server server;
@@ -284,6 +291,9 @@ int run(Options options) {
   daemon.tasks.spawn(daemon.embeddings.run());
   if (daemon.housekeeper) {
     daemon.tasks.spawn(daemon.housekeeper->run());
+  }
+  if (options.audit_every > 0) {
+    daemon.tasks.spawn(daemon.audit.run());
   }
   daemon.tasks.spawn(daemon.server.accept());
   io.run();

@@ -77,7 +77,7 @@ TOKI_EXPORT Comparison compare(std::string_view a, std::string_view b);
 
 /// From this cosine on two texts mean the same, unless said otherwise. It is a figure of the
 /// embedding model: docs/divergence.md tells which suits which and how to find one.
-inline constexpr double kSameMeaning = 0.90;
+inline constexpr double kSameMeaning = 0.96;
 
 /// Ends an undecided comparison. Embeddings that are missing or of two models cannot decide; then
 /// it stays substantive. REQUIRES: `comparison.undecided`.

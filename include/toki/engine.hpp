@@ -318,6 +318,10 @@ class TOKI_EXPORT Engine {
   /// A ticket to save an idle slot whose content is worth it; unless `while_busy`, only while no
   /// request runs. Run its steps, then dismiss it. Errc::not_found: nothing is to be done.
   Result<Ticket> begin_chore(bool while_busy = false);
+  /// A ticket for an idle slot whose content is worth nothing, or that is stored (its steps save it
+  /// first), only while no request runs. For work that is nobody's request: dismiss it, with its
+  /// slot as touched once it was sent. Errc::not_found: there is none.
+  Result<Ticket> begin_spare();
   /// The slots' content is not what we think. `erase`: nor may it be reused (other adapters made it).
   void forget_residency(bool erase = false);
 

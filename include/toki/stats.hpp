@@ -61,6 +61,8 @@ struct Stats {
   std::uint64_t can_save = 0, can_cut = 0, can_rewind = 0;
   double prefill_ms_per_token = 0;
   std::uint64_t connections = 0, backend_ready = 0, pinning = 0, own_cache = 0;
+  std::uint64_t audits_total = 0, audit_identical_total = 0, audit_whitespace_total = 0,
+                audit_noise_total = 0, audit_substantive_total = 0, audits_dropped_total = 0;
 };
 
 /// One line of the statistics: the name that JSON and Prometheus use, what it means, and its value.
@@ -70,7 +72,7 @@ struct StatRow {
   bool counter;
   double value;
 };
-inline constexpr std::size_t kStatRows = 81;
+inline constexpr std::size_t kStatRows = 87;
 
 /// All of `stats` in a fixed order. `rows` must have room for kStatRows; returns how many were
 /// written.

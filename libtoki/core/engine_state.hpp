@@ -147,6 +147,7 @@ struct Engine::Impl {
   double lead_ms(const Query& query, const Plan& plan) const;
   void add_steps(Ticket::Impl& ticket, const Plan& plan, bool lead);
   void add_save(Ticket::Impl& ticket, std::uint32_t slot);
+  int spare_rank(std::uint32_t slot) const;
   void step_done(Ticket::Impl& ticket, const Step& step, StepReport report);
   void saved(Ticket::Impl& ticket, const Step& step, StepReport report);
   void restored(Ticket::Impl& ticket, const Step& step, const StepReport& report);

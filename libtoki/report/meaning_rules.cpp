@@ -25,7 +25,7 @@ namespace {
 using Side = std::span<const Word* const>;
 using List = std::span<const std::string_view>;
 
-constexpr std::size_t kOmitted = 5;       // words in a row
+constexpr std::size_t kOmitted = 5;        // words in a row
 constexpr std::size_t kMaxReordered = 64;  // words; longer ones are not looked at for moved parts
 
 bool among(List list, std::string_view word) {
@@ -52,9 +52,8 @@ bool code_differs(const Texts& texts) {
     return std::any_of(side.begin(), side.end(), [](const Word* word) { return word->code; });
   };
   const auto& hunks = texts.diff.hunks();
-  return std::any_of(hunks.begin(), hunks.end(), [&](const Hunk& hunk) {
-    return has_code(hunk.a) || has_code(hunk.b);
-  });
+  return std::any_of(hunks.begin(), hunks.end(),
+                     [&](const Hunk& hunk) { return has_code(hunk.a) || has_code(hunk.b); });
 }
 
 // ---- numbers
@@ -139,9 +138,9 @@ std::size_t negations_in(Side side) {
     const bool listed = among(kNegations, word) && !negates_no_more(*side[i], before, behind);
     const bool within = word.ends_with("n't") || word.find("않") != std::string_view::npos ||
                         word.find("없") != std::string_view::npos || word == "안" || word == "못";
-    const bool kana = (word == "な" && behind != nullptr &&
-                       (behind->folded == "い" || behind->folded == "か")) ||
-                      (word == "せ" && behind != nullptr && behind->folded == "ん");
+    const bool kana =
+        (word == "な" && behind != nullptr && (behind->folded == "い" || behind->folded == "か")) ||
+        (word == "せ" && behind != nullptr && behind->folded == "ん");
     others += listed || within || kana ? 1U : 0U;
     ne += word == "ne" || word.starts_with("n'") ? 1U : 0U;
   }
@@ -150,9 +149,8 @@ std::size_t negations_in(Side side) {
 
 bool negation_differs(const Texts& texts) {
   const auto& hunks = texts.diff.hunks();
-  return std::any_of(hunks.begin(), hunks.end(), [](const Hunk& hunk) {
-    return negations_in(hunk.a) != negations_in(hunk.b);
-  });
+  return std::any_of(hunks.begin(), hunks.end(),
+                     [](const Hunk& hunk) { return negations_in(hunk.a) != negations_in(hunk.b); });
 }
 
 // ---- opposites
@@ -183,7 +181,7 @@ std::uint32_t sides_of(std::string_view line, const std::set<std::string_view>& 
 
 // possible and impossible, harmful and harmless, приятный and неприятный.
 bool negated_form(std::string_view word, std::string_view other) {
-  constexpr std::array<std::string_view, 10> kPrefixes = {"un", "in",  "im",  "ir", "il",
+  constexpr std::array<std::string_view, 10> kPrefixes = {"un",  "in",  "im",  "ir", "il",
                                                           "dis", "non", "dés", "не", "mis"};
   if (word.size() >= 4 && std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](auto prefix) {
         return other.starts_with(prefix) && other.substr(prefix.size()) == word;
@@ -276,9 +274,8 @@ bool parts_exchanged(Side a, Side b) {
     }
     for (std::size_t y = 1; x + y <= n; ++y) {
       const Side middle = a.subspan(x, n - x - y);
-      const bool joined = std::all_of(middle.begin(), middle.end(), [](const Word* word) {
-        return among(kJoins, word->folded);
-      });
+      const bool joined = std::all_of(middle.begin(), middle.end(),
+                                      [](const Word* word) { return among(kJoins, word->folded); });
       if (joined && equal_words(a.last(y), b.first(y)) &&
           equal_words(middle, b.subspan(y, n - x - y))) {
         return true;
@@ -368,10 +365,11 @@ bool truncated(const Texts& texts) {
   const bool at_end = (last.a.empty() || last.a.back() == diff.a().back()) &&
                       (last.b.empty() || last.b.back() == diff.b().back());
   const std::size_t less = std::min(last.a.size(), last.b.size());
-  const std::size_t more = last.a.size() > last.b.size()
-                               ? missing(last.a, set_of(diff.only_a()))
-                               : missing(last.b, set_of(diff.only_b()));
-  const bool stops = less == 0 && ends_with_sign(texts.words_a) != ends_with_sign(texts.words_b);
+  const std::size_t more = last.a.size() > last.b.size() ? missing(last.a, set_of(diff.only_a()))
+                                                         : missing(last.b, set_of(diff.only_b()));
+  const bool complete = ends_with_sign(texts.words_a) && ends_with_sign(texts.words_b);
+  const auto sentence = [](Side side) { return !side.empty() && side.front()->starts; };
+  const bool stops = less == 0 && (!complete || sentence(last.a) || sentence(last.b));
   return at_end && more > 0 && (stops || more >= 2 * less + kOmitted - 1);
 }
 
@@ -398,9 +396,9 @@ std::map<std::string_view, std::size_t> signs_in(const std::vector<Word>& words,
 }
 
 bool symbols_differ(const Texts& texts) {
-  constexpr std::array<std::string_view, 22> kMeaning = {
-      "=", "<", "+", "%", "$", "€", "£", "¥", "°", "{", "}",
-      "[", "]", "|", "^", "@", "×", "÷", "±", "≤", "≥", "≠"};
+  constexpr std::array<std::string_view, 22> kMeaning = {"=", "<", "+", "%", "$", "€", "£", "¥",
+                                                         "°", "{", "}", "[", "]", "|", "^", "@",
+                                                         "×", "÷", "±", "≤", "≥", "≠"};
   return signs_in(texts.words_a, kMeaning) != signs_in(texts.words_b, kMeaning);
 }
 
@@ -426,7 +424,8 @@ Script main_script(const WordRefs& words) {
   std::array<std::size_t, 8> counts{};
   for (const Word* word : words) {
     const Script script = word->script == Script::kana ? Script::han : word->script;
-    counts[static_cast<std::size_t>(script)] += word->script == Script::none ? 0 : word->text.size();
+    counts[static_cast<std::size_t>(script)] +=
+        word->script == Script::none ? 0 : word->text.size();
   }
   const auto most = std::max_element(counts.begin(), counts.end());
   return *most == 0 ? Script::none : static_cast<Script>(most - counts.begin());

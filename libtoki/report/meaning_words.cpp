@@ -264,21 +264,21 @@ constexpr std::string_view kPairs[] = {
 };
 
 constexpr std::string_view kAround[] = {
-    "before", "after", "than", "then", "until", "because", "from", "to", "into", "vor", "nach",
-    "bevor", "nachdem", "als", "dann", "weil", "avant", "après", "puis", "parce", "que", "antes",
-    "después", "luego", "porque", "до", "после", "чем", "потом", "затем", "если", "比", "先",
-    "再", "因"};
+    "before", "after", "than",  "then",    "until",   "because", "from",   "to",    "into",
+    "vor",    "nach",  "bevor", "nachdem", "als",     "dann",    "weil",   "avant", "après",
+    "puis",   "parce", "que",   "antes",   "después", "luego",   "porque", "до",    "после",
+    "чем",    "потом", "затем", "если",    "比",      "先",      "再",     "因"};
 
-constexpr std::string_view kAnd[] = {"and", "or",  "und", "oder", "et", "ou", "y", "o", "e",
-                                     "и",   "или", "和",  "与",   "或", "及"};
+constexpr std::string_view kAnd[] = {"and", "or", "und", "oder", "et", "ou", "y", "o",
+                                     "e",   "и",  "или", "和",   "与", "或", "及"};
 
-constexpr std::string_view kOnly[] = {"only",  "just", "even",  "also",  "nur",    "sogar",
-                                      "auch",  "seulement", "même", "aussi", "solo", "sólo",
-                                      "incluso", "только", "даже", "只", "仅", "也"};
+constexpr std::string_view kOnly[] = {"only",    "just",      "even", "also",  "nur",  "sogar",
+                                      "auch",    "seulement", "même", "aussi", "solo", "sólo",
+                                      "incluso", "только",    "даже", "只",    "仅",   "也"};
 
 constexpr std::string_view kGermanWords[] = {
-    "der", "das", "und", "ist", "nicht", "ein", "eine", "einen", "mit", "von", "auf", "im",
-    "nach", "wir", "ich", "sie", "für", "wird", "sind", "zu", "den", "dem", "des", "wurde"};
+    "der",  "das", "und", "ist", "nicht", "ein",  "eine", "einen", "mit", "von", "auf", "im",
+    "nach", "wir", "ich", "sie", "für",   "wird", "sind", "zu",    "den", "dem", "des", "wurde"};
 
 }  // namespace
 

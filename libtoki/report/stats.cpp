@@ -148,6 +148,18 @@ std::size_t stat_rows(const Stats& s, std::span<StatRow> rows) noexcept {
       {"pinning", "1 when the backend keeps the prompt of a named slot", false, n(s.pinning)},
       {"own_cache", "1 while the backend's own prompt cache is worth asking", false,
        n(s.own_cache)},
+      {"audits_total", "Hits that were repeated without cache and compared", true,
+       n(s.audits_total)},
+      {"audit_identical_total", "Audits whose answers were equal", true,
+       n(s.audit_identical_total)},
+      {"audit_whitespace_total", "Audits whose answers differed in white space only", true,
+       n(s.audit_whitespace_total)},
+      {"audit_noise_total", "Audits whose answers differed in words, not in meaning", true,
+       n(s.audit_noise_total)},
+      {"audit_substantive_total", "Audits whose answers may differ in meaning", true,
+       n(s.audit_substantive_total)},
+      {"audits_dropped_total", "Audits given up: no time, no slot, or no answer to compare", true,
+       n(s.audits_dropped_total)},
   }};
   TOKI_CHECK(rows.size() >= kStatRows);
   std::copy(all.begin(), all.end(), rows.begin());

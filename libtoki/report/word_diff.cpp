@@ -96,12 +96,13 @@ void WordDiff::align() {
     const std::size_t from_b = j;
     while ((i < rows || j < columns) &&
            !(i < rows && j < columns && same(*middle.a[i], *middle.b[j]))) {
-      const bool down = j == columns || (i < rows && longest[(i + 1) * width + j] >=
-                                                         longest[i * width + j + 1]);
+      const bool down =
+          j == columns || (i < rows && longest[(i + 1) * width + j] >= longest[i * width + j + 1]);
       ++(down ? i : j);
     }
     if (i > from_a || j > from_b) {
-      hunks_.push_back({middle.a.subspan(from_a, i - from_a), middle.b.subspan(from_b, j - from_b)});
+      hunks_.push_back(
+          {middle.a.subspan(from_a, i - from_a), middle.b.subspan(from_b, j - from_b)});
     }
     while (i < rows && j < columns && same(*middle.a[i], *middle.b[j])) {
       ++i;

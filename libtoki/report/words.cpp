@@ -198,7 +198,8 @@ class Cutter {
   void number() {
     Word& word = open(Word::Kind::number);
     take(word);
-    while (is_digit(here()) || is_number_sign(here()) || (is_letter(here()) && !stands_alone(here())) ||
+    while (is_digit(here()) || is_number_sign(here()) ||
+           (is_letter(here()) && !stands_alone(here())) ||
            ((here() == '.' || here() == ',' || here() == ':') && is_digit(here(1)))) {
       take(word);
     }
@@ -227,13 +228,14 @@ class Cutter {
     }
     word.all_capitals = count > 1 && capitals == count;
     // `snakeCase` and `snake_case` are names in code.
-    word.code = count > 1 && (word.folded.find('_') != std::string::npos ||
-                              (!word.capital && capitals > 0));
+    word.code = count > 1 &&
+                (word.folded.find('_') != std::string::npos || (!word.capital && capitals > 0));
     starts_ = false;
   }
 
   void sign() {
-    constexpr std::array<char32_t, 10> kEnds = {'.', '!', '?', ':', '*', '#', 0x3002, 0xFF01, 0xFF1F, 0x2026};
+    constexpr std::array<char32_t, 10> kEnds = {'.', '!',    '?',    ':',    '*',
+                                                '#', 0x3002, 0xFF01, 0xFF1F, 0x2026};
     const char32_t c = here();
     Word& word = open(Word::Kind::sign);
     take(word);
@@ -292,7 +294,8 @@ void mark_paths(std::vector<Word>& words) {
   for (std::size_t i = 0; i < words.size();) {
     std::size_t end = i + 1;
     bool path = words[i].text == "/" || words[i].text == "\\";
-    while (end < words.size() && words[end - 1].begin + words[end - 1].text.size() == words[end].begin) {
+    while (end < words.size() &&
+           words[end - 1].begin + words[end - 1].text.size() == words[end].begin) {
       path = path || words[end].text == "/" || words[end].text == "\\" || words[end].text == "@";
       ++end;
     }
@@ -313,10 +316,11 @@ void mark_paths(std::vector<Word>& words) {
 char32_t next_code_point(std::string_view text, std::size_t& at) noexcept {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(at);
-  const std::size_t length = first < 0x80 ? 1 : first >= 0xC2 && first < 0xE0 ? 2
-                             : first >= 0xE0 && first < 0xF0                  ? 3
-                             : first >= 0xF0 && first < 0xF5                  ? 4
-                                                                              : 0;
+  const std::size_t length = first < 0x80                    ? 1
+                             : first >= 0xC2 && first < 0xE0 ? 2
+                             : first >= 0xE0 && first < 0xF0 ? 3
+                             : first >= 0xF0 && first < 0xF5 ? 4
+                                                             : 0;
   bool whole = length > 0 && at + length <= text.size();
   char32_t c = length == 1 ? first : first & (0x7FU >> length);
   for (std::size_t i = 1; whole && i < length; ++i) {
