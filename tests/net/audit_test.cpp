@@ -110,7 +110,9 @@ TEST_CASE("audit: off unless asked for") {
 }
 
 TEST_CASE("audit: a client that comes ends it at once, and it is made later") {
-  Rig rig(answering("fine"), {"--audit-every", "1"});
+  Behaviour behaviour = answering("fine");
+  behaviour.slots = 3;  // the client's conversation takes one that then is worth something
+  Rig rig(behaviour, {"--audit-every", "1"});
   std::atomic<int> held{0};
   rig.up.on_request(on_generation([&held](const LoggedRequest& request, Connection& connection) {
     if (is_audit(request) && held++ == 0) {
