@@ -1,5 +1,6 @@
 // tokid: wiring, signals, exit codes. 0: ended as asked; 1: cannot run; 2: bad options.
 #include <toki/fingerprints.hpp>
+#include <toki/http/audit.hpp>
 #include <toki/http/housekeeper.hpp>
 #include <toki/index_store.hpp>
 #include <toki/kv_store.hpp>
@@ -127,10 +128,15 @@ struct Daemon {
         embeddings(io.get_executor(), o.embed_address ? &embedder : nullptr, engine,
                    Millis(o.embed_limit_ms), log_line),
         housekeeper(io.get_executor(), engine, backend, worker.get(), log_line),
+        audit(io.get_executor(),
+              {upstream, engine, backend, monitor, o.embed_address ? &embedder : nullptr,
+               worker.get()},
+              {.every = o.audit_every, .same_meaning = o.audit_cosine}, log_line),
         proxy(upstream, backend, monitor, engine, admission, embeddings,
               {.progress_limit = Millis(o.progress_limit_ms),
                .volatile_lines = o.drop_volatile_line,
                .keep_alive = keep_alive(o),
+               .audit = o.audit_every > 0 ? &audit : nullptr,
                .store = worker.get()},
               log_request),
         operations(engine, backend, index, store.get(), worker.get(), housekeeper),
@@ -220,6 +226,7 @@ struct Daemon {
   toki::http::BackendMonitor monitor;
   toki::http::PromptEmbeddings embeddings;
   toki::http::Housekeeper housekeeper;
+  toki::http::Audit audit;
   toki::http::Proxy proxy;
   Operations operations;
   Server server;
@@ -369,6 +376,9 @@ int run(Options options) {
   daemon.tasks.spawn(daemon.monitor.run());
   daemon.tasks.spawn(daemon.embeddings.run());
   daemon.tasks.spawn(daemon.housekeeper.run());
+  if (options.audit_every > 0) {
+    daemon.tasks.spawn(daemon.audit.run());
+  }
   daemon.tasks.spawn(daemon.server.accept());
   io.run();
   return 0;

@@ -184,6 +184,13 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--embed-limit-ms", o.embed_limit_ms,
                  "longest time that a request waits for its embedding")
       ->check(ms);
+  app.add_option("--audit-every", o.audit_every,
+                 "repeats every Nth repeatable hit without cache while nothing else is done, and "
+                 "compares the answers; 0: never")
+      ->check(CLI::Range(0, 1000000000));
+  app.add_option("--audit-cosine", o.audit_cosine,
+                 "cosine of the embeddings from which two answers mean the same")
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--drop-volatile-line", o.drop_volatile_line,
                  "drop the system prompt's first line when it begins with this text (may be given "
                  "several times)");

@@ -1,6 +1,7 @@
 // What the command line says, checked.
 #pragma once
 
+#include <toki/divergence.hpp>
 #include <toki/http/admission.hpp>
 #include <toki/http/answer_writer.hpp>
 #include <toki/http/backend_monitor.hpp>
@@ -39,6 +40,8 @@ struct Options {
   std::string embed_backend;
   std::int64_t embed_limit_ms = 50;
   std::vector<std::string> drop_volatile_line;
+  std::uint64_t audit_every = 0;
+  double audit_cosine = toki::kSameMeaning;
   std::size_t queue_length = 256;
   std::int64_t queue_wait_ms = 60000;
   std::int64_t slot_wait_ms = 1000;

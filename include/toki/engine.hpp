@@ -411,6 +411,10 @@ class TOKI_EXPORT Engine {
   std::uint64_t shared(const Scope& scope, TokenSpan tokens) const;
   /// Visits the most recently used prompts, under the engine's lock: memory only.
   void each_prompt(std::size_t count, const PromptVisit& visit) const;
+  /// A ticket for an idle slot whose content is worth nothing, or that is stored (its steps save it
+  /// first), only while no request runs. For work that is nobody's request: dismiss it, with its
+  /// slot as touched once it was sent. Errc::not_found: there is none.
+  Result<Ticket> begin_spare();
   /// The slots' content is not what we think. `erase`: nor may it be reused (other adapters made it).
   void forget_residency(bool erase = false);
 

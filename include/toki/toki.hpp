@@ -6,6 +6,7 @@
 #include <toki/backend.hpp>
 #include <toki/block_tree.hpp>
 #include <toki/blocking_driver.hpp>
+#include <toki/divergence.hpp>
 #include <toki/embedding.hpp>
 #include <toki/engine.hpp>
 #include <toki/fingerprints.hpp>

@@ -175,6 +175,7 @@ struct Engine::Impl {
   void add_save(Ticket::Impl& ticket, std::uint32_t slot, bool later = false);
   void add_stages(Ticket::Impl& ticket, const Plan& plan, const Query& query);
   void save_failed(const Error& error);
+  int spare_rank(std::uint32_t slot) const;
   void step_done(Ticket::Impl& ticket, const Step& step, StepReport report);
   void saved(Ticket::Impl& ticket, const Step& step, StepReport report);
   void restored(Ticket::Impl& ticket, const Step& step, StepReport report);

@@ -291,6 +291,54 @@ Result<Ticket> Engine::begin_chore(bool while_busy) {
   return Error{Errc::not_found, "nothing is worth a save"};
 }
 
+// How little is lost when somebody else works in the slot: 0 nothing, higher is worse, negative: no.
+int Engine::Impl::spare_rank(std::uint32_t slot) const {
+  const SlotView view = view_of(slot);
+  if (!view.idle || pool[slot].pin != 0) {
+    return -1;
+  }
+  if (view.empty || pool[slot].content == SlotContent::unknown) {
+    return view.empty ? 0 : 1;
+  }
+  if (view.stored >= view.known) {
+    return 2;
+  }
+  return saves() && view.savable ? 3 : -1;
+}
+
+Result<Ticket> Engine::begin_spare() {
+  const std::lock_guard lock(impl_->mutex);
+  std::optional<std::uint32_t> best;
+  if (impl_->pool.leased() == 0 && impl_->facts.pinning) {
+    const auto worse = [&](std::uint32_t slot) {
+      return std::pair(impl_->spare_rank(slot), impl_->pool[slot].last_used);
+    };
+    for (std::uint32_t i = 0; i < impl_->pool.size(); ++i) {
+      if (impl_->spare_rank(i) >= 0 && (!best || worse(i) < worse(*best))) {
+        best = i;
+      }
+    }
+  }
+  if (!best) {
+    return Error{Errc::not_found, "no slot can be spared"};
+  }
+  auto ticket = std::make_unique<Ticket::Impl>();
+  ticket->engine = impl_;
+  ticket->epoch = impl_->epoch;
+  ticket->started = impl_->clock();
+  ticket->bypass = ticket->reason = Reason::cache_prompt_false;
+  ticket->may_reuse = false;
+  ticket->slot = *best;
+  ticket->settled = true;
+  if (impl_->spare_rank(*best) == 3) {
+    impl_->add_save(*ticket, *best);
+  }
+  ticket->claimed = {*best};
+  impl_->pool.borrow(*best, ticket->started);
+  impl_->lessee[*best] = ticket.get();
+  return Ticket(std::move(ticket));
+}
+
 const Step* Ticket::next_step() noexcept {
   if (impl_->steps.empty()) {
     return nullptr;

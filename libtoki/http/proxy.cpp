@@ -1,4 +1,6 @@
+#include <toki/http/answer_text.hpp>
 #include <toki/http/async_driver.hpp>
+#include <toki/http/audit.hpp>
 #include <toki/http/explain.hpp>
 #include <toki/http/pins_call.hpp>
 #include <toki/http/proxy.hpp>
@@ -157,6 +159,7 @@ struct Proxy::Flow {
   asio::awaitable<void> refuse(const Error& error);
   asio::awaitable<void> send();
   void settle(bool client_left);
+  void offer_audit(const AnswerText& text);
 };
 
 asio::awaitable<Result<Rendered>> Proxy::Flow::render() {
@@ -276,13 +279,19 @@ asio::awaitable<void> Proxy::Flow::send() {
     const auto edits = slot_edits(wanted, *body, report.slot, ticket->may_reuse());
     pieces = splice(*body, edits, storage);
   }
-  const RelayRequest relayed{.method = request.method,
-                             .target = request.target,
-                             .fields = request.fields,
-                             .body = pieces,
-                             .has_body = true,
-                             .identity = true,
-                             .progress_limit = proxy.options_.progress_limit};
+  RelayRequest relayed{.method = request.method,
+                       .target = request.target,
+                       .fields = request.fields,
+                       .body = pieces,
+                       .has_body = true,
+                       .identity = true,
+                       .progress_limit = proxy.options_.progress_limit};
+  AnswerText text(wanted.stream ? AnswerKind::sse : AnswerKind::json);
+  Audit* const audit = proxy.options_.audit;
+  const bool audited = audit != nullptr && body != nullptr && audit->may_repeat(wanted, *body);
+  if (audited && audit->due()) {
+    relayed.text = &text;
+  }
   if (!ticket->settled()) {
     old_work = (co_await proxy.backend_.async_working()).value_or({});
   }
@@ -290,6 +299,24 @@ asio::awaitable<void> Proxy::Flow::send() {
   sent = true;
   co_await relay(proxy.upstream_, relayed, answer, result);
   settle(false);
+  if (audited && report.cache_class == to_string(CacheClass::hit) &&
+      report.ending == to_string(Ending::completed)) {
+    text.finish();
+    offer_audit(text);
+  }
+}
+
+void Proxy::Flow::offer_audit(const AnswerText& text) {
+  AuditedAnswer answered{.target = std::string(request.target),
+                         .body = std::string(request.body),
+                         .authorization = std::string(authorization_of(request)),
+                         .stream = wanted.stream,
+                         .text = text.text(),
+                         .prompt = report.prompt,
+                         .reused = report.reused,
+                         .slot = report.slot.value_or(0),
+                         .source = report.source};
+  proxy.options_.audit->hit(std::move(answered));
 }
 
 void Proxy::Flow::settle(bool client_left) {
@@ -448,6 +475,7 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
   if (monitor_.several_models()) {
     leave_to_backend(std::get<GenerationRequest>(read), Reason::several_models);
   }
+  const Audit::Client present(options_.audit);
   Flow flow{.proxy = *this,
             .request = request_now,
             .answer = answer,
@@ -541,6 +569,9 @@ Stats Proxy::stats() const {
   Stats stats = engine_.stats();
   admission_.add_to(stats);
   embeddings_.add_to(stats);
+  if (options_.audit != nullptr) {
+    options_.audit->add_to(stats);
+  }
   stats.passthrough_total = passed_;
   stats.volatile_lines_dropped_total = dropped_lines_;
   stats.requests_refused += refused_;

@@ -1,3 +1,4 @@
+#include <toki/http/answer_text.hpp>
 #include <toki/http/relay.hpp>
 
 #include <boost/asio/as_tuple.hpp>
@@ -190,6 +191,9 @@ asio::awaitable<bool> Exchange::pass_body() {
     if (!bytes.empty()) {
       result.answer_begun = true;
       watch.feed(bytes);
+      if (request.text != nullptr && result.status == 200) {
+        request.text->feed(bytes);
+      }
       result.events = watch.facts().events;
       if (late && result.status != 200) {
         late_error.append(bytes.substr(0, kPieceBytes - std::min(kPieceBytes, late_error.size())));

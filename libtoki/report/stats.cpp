@@ -169,6 +169,18 @@ std::size_t stat_rows(const Stats& s, std::span<StatRow> rows) noexcept {
        n(s.kv_snapshots)},
       {"kv_sharing_ratio", "kv_prompt_tokens over kv_tokens: 1 when no two prompts share anything",
        false, s.kv_sharing_ratio},
+      {"audits_total", "Hits that were repeated without cache and compared", true,
+       n(s.audits_total)},
+      {"audit_identical_total", "Audits whose answers were equal", true,
+       n(s.audit_identical_total)},
+      {"audit_whitespace_total", "Audits whose answers differed in white space only", true,
+       n(s.audit_whitespace_total)},
+      {"audit_noise_total", "Audits whose answers differed in words, not in meaning", true,
+       n(s.audit_noise_total)},
+      {"audit_substantive_total", "Audits whose answers may differ in meaning", true,
+       n(s.audit_substantive_total)},
+      {"audits_dropped_total", "Audits given up: no time, no slot, or no answer to compare", true,
+       n(s.audits_dropped_total)},
   }};
   TOKI_CHECK(rows.size() >= kStatRows);
   std::copy(all.begin(), all.end(), rows.begin());

@@ -660,3 +660,44 @@ TEST_CASE("steps: a slot is saved once in the background, even if the store had 
   b.run(kA + range(700, 100));
   CHECK(b.engine.begin_chore());
 }
+
+TEST_CASE(
+    "steps: a spare slot is one whose content is worth nothing, and it is unknown afterwards") {
+  Bench b(2);
+  b.run(kA);
+  auto spare = b.engine.begin_spare();
+  REQUIRE(spare);
+  CHECK(spare->slot()->index == 1);  // the empty one
+  CHECK(spare->next_step() == nullptr);
+  CHECK_FALSE(spare->may_reuse());
+  CHECK_FALSE(b.engine.begin_spare());  // one at a time: something runs
+  std::move(*spare).dismiss(std::vector<std::uint32_t>{1}, SlotContent::unknown);
+  CHECK(b.engine.slot_table()[1].content == SlotContent::unknown);
+  CHECK(b.engine.slot_table()[0].known_tokens == 400);
+  CHECK(b.engine.stats().requests_total == 1);
+  CHECK(b.engine.idle_slots() == 2);
+}
+
+TEST_CASE("steps: a spare slot's content is saved first when it is worth something") {
+  Bench b(1);
+  b.run(kA);
+  auto spare = b.engine.begin_spare();
+  REQUIRE(spare);
+  CHECK(b.run_steps(*spare) == std::vector{Kind::save});
+  std::move(*spare).dismiss(std::vector<std::uint32_t>{0}, SlotContent::unknown);
+  CHECK(b.begin(kA + range(700, 20))->reason() == Reason::restored);
+}
+
+TEST_CASE("steps: no slot is spared while a request runs, or when its content would be lost") {
+  Bench b(2);
+  auto ticket = b.begin(kA);
+  REQUIRE(ticket);
+  CHECK(b.engine.begin_spare().error().code == Errc::not_found);
+  b.finish(std::move(*ticket), kA);
+  b.run(kB);
+  b.engine.set_abilities({});
+  CHECK_FALSE(b.engine.begin_spare());
+  b.engine.set_pinning(false);
+  b.engine.backend_restarted();
+  CHECK_FALSE(b.engine.begin_spare());  // the backend would choose the slot
+}

@@ -1,5 +1,6 @@
 // The store on a thread of its own: files that nobody wants any more.
 #include <toki/http/store_worker.hpp>
+#include <toki/kv_store.hpp>
 
 #include <catch2/catch.hpp>
 

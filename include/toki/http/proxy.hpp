@@ -42,12 +42,15 @@ struct ClientRequest {
   bool has_body = false;
 };
 
+class Audit;
+
 struct ProxyOptions {
   Millis progress_limit{
       3600 * 1000};  ///< no byte from the backend for this long: 504, and its slot is fenced
   std::size_t max_rendered_bytes = std::size_t{8} << 20;  ///< larger bodies are not tokenized
   std::vector<std::string> volatile_lines;                ///< beginnings; see volatile_line.hpp
   KeepAlive keep_alive;
+  Audit* audit = nullptr;        ///< of hits; null: none
   StoreWorker* store = nullptr;  ///< over what the engine was told to use; null: none
 };
 

@@ -28,6 +28,8 @@
 
 namespace toki::http {
 
+class AnswerText;
+
 struct RelayRequest {
   std::string_view method;
   std::string_view target;  ///< raw, as the client sent it
@@ -36,6 +38,7 @@ struct RelayRequest {
   bool has_body = false;
   bool identity = false;  ///< ask for an uncompressed answer, because it is watched
   Millis progress_limit{3600 * 1000};
+  AnswerText* text = nullptr;  ///< gets the body of a 200 as well
 };
 
 struct RelayResult {
