@@ -222,15 +222,23 @@ TEST_CASE("driver: the store names the files, and hears how each save and restor
   auto ticket = engine.begin({.scope = {}, .tokens = second});
   REQUIRE(ticket);
   using Told = std::vector<std::string>;
+  // The asynchronous one lets the store prepare the restore while the backend saves.
+  const auto told = [&](const std::string& after_save, const std::string& after_restore) {
+    const bool beside = std::string(driver.name) == "asio";
+    Told all{"begin_save 400", beside ? "begin_restore 399" : after_save,
+             beside ? after_save : "begin_restore 399", after_restore};
+    std::erase(all, "");
+    return all;
+  };
   SECTION("both work, or fail") {
     driver.run(*ticket, backend, &store);
     if (manner == Manner::dropped) {  // it is not said of a call how it ended: the client left
-      CHECK(store.told == Told{"begin_save 400", "discard mine"});
+      CHECK(std::count(store.told.begin(), store.told.end(), "discard mine") == 1);
+      CHECK(backend.files == Told{"save mine"});
       return;
     }
     CHECK(backend.files == Told{"save mine", "restore mine"});
-    CHECK(store.told ==
-          Told{"begin_save 400", "end_save mine 404", "begin_restore 399", "end_restore mine 404"});
+    CHECK(store.told == told("end_save mine 404", "end_restore mine 404"));
     // The slot holds all of the state: what was asked for, one more, and four nobody knows.
     CHECK(ticket->predicted() == 399);
     CHECK(engine.slot_table()[0].known_tokens == 400);
@@ -257,8 +265,7 @@ TEST_CASE("driver: the store names the files, and hears how each save and restor
     if (manner == Manner::dropped) {
       return;
     }
-    CHECK(store.told ==
-          Told{"begin_save 400", "discard mine", "begin_restore 399", "end_restore mine failed"});
+    CHECK(store.told == told("discard mine", "end_restore mine failed"));
   }
 }
 

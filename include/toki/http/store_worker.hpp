@@ -29,6 +29,10 @@ namespace toki::http {
 class TOKI_EXPORT StoreWorker {
  public:
   explicit StoreWorker(StateStore& store) : store_(store) {}
+  /// Does what was asked for until now.
+  ~StoreWorker() { thread_.join(); }
+  StoreWorker(const StoreWorker&) = delete;
+  StoreWorker& operator=(const StoreWorker&) = delete;
 
   Result<std::string> begin_save(const Step& step) { return store_.begin_save(step); }
   boost::asio::awaitable<Result<Taken>> end_save(const Step& step, std::string file, Timed saved);
