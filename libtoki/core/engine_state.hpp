@@ -172,7 +172,10 @@ struct Engine::Impl {
   bool may_lead(const Query& query) const;
   double lead_ms(const Query& query, const Plan& plan) const;
   void add_steps(Ticket::Impl& ticket, const Plan& plan, const Query& query);
+  void borrow(Ticket::Impl& ticket, std::uint32_t slot);
   void add_save(Ticket::Impl& ticket, std::uint32_t slot, bool later = false);
+  void add_save(Ticket::Impl& ticket, std::uint32_t slot, const Scope& scope, Tokens tokens,
+                bool later);
   void add_stages(Ticket::Impl& ticket, const Plan& plan, const Query& query);
   void save_failed(const Error& error);
   int spare_rank(std::uint32_t slot) const;

@@ -146,15 +146,11 @@ Result<Ticket> Engine::begin_erasing() {
     const Slot& slot = impl_->pool[i];
     if (slot.erase_first && !slot.leased && !slot.fenced) {
       ticket->steps.push_back({.kind = Step::Kind::erase, .slot = {.index = i}});
-      ticket->borrowed.push_back(i);
+      impl_->borrow(*ticket, i);
     }
   }
   if (ticket->steps.empty()) {
     return Error{Errc::not_found, "no idle slot is to be erased"};
-  }
-  for (const std::uint32_t slot : ticket->borrowed) {
-    impl_->pool.borrow(slot, ticket->started);
-    impl_->lessee[slot] = ticket.get();
   }
   return Ticket(std::move(ticket));
 }

@@ -32,11 +32,23 @@ void learn(Pace& pace, std::uint64_t tokens, double ms) {
 
 }  // namespace
 
+// For its steps only.
+void Engine::Impl::borrow(Ticket::Impl& ticket, std::uint32_t slot) {
+  ticket.borrowed.push_back(slot);
+  pool.borrow(slot, ticket.started);
+  lessee[slot] = &ticket;
+}
+
 void Engine::Impl::add_save(Ticket::Impl& ticket, std::uint32_t slot, bool later) {
+  add_save(ticket, slot, pool[slot].scope, pool[slot].tokens, later);
+}
+
+void Engine::Impl::add_save(Ticket::Impl& ticket, std::uint32_t slot, const Scope& scope,
+                            Tokens tokens, bool later) {
   ticket.steps.push_back({.kind = Step::Kind::save,
                           .slot = {.index = slot},
-                          .scope = pool[slot].scope,
-                          .tokens = pool[slot].tokens,
+                          .scope = scope,
+                          .tokens = std::move(tokens),
                           .whole = !abilities.cuts,
                           .later = later,
                           .file = file_name(),
@@ -73,9 +85,7 @@ void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, const Query
   }
   if (plan.copied) {
     add_save(ticket, *plan.copied);
-    ticket.borrowed.push_back(*plan.copied);
-    pool.borrow(*plan.copied, ticket.started);
-    lessee[*plan.copied] = &ticket;
+    borrow(ticket, *plan.copied);
     ++stats.copies_total;
   }
   if (plan.restore > 0) {
@@ -115,14 +125,13 @@ void Engine::Impl::add_stages(Ticket::Impl& ticket, const Plan& plan, const Quer
     if (end >= query.tokens.size() || end < from + kMinStage || !pays) {
       continue;
     }
-    const TokenSpan stage = query.tokens.first(end);
+    const TokenSpan span = query.tokens.first(end);
+    Tokens stage(span.begin(), span.end());
     ticket.steps.push_back({.kind = Step::Kind::prefill,
                             .slot = {.index = plan.slot},
                             .scope = ticket.scope,
-                            .tokens = Tokens(stage.begin(), stage.end())});
-    add_save(ticket, plan.slot, true);
-    ticket.steps.back().scope = ticket.scope;
-    ticket.steps.back().tokens = ticket.steps[ticket.steps.size() - 2].tokens;
+                            .tokens = stage});
+    add_save(ticket, plan.slot, ticket.scope, std::move(stage), true);
     from = end;
   }
 }
@@ -283,9 +292,7 @@ Result<Ticket> Engine::begin_chore(bool while_busy) {
     ticket->epoch = impl_->epoch;
     ticket->started = impl_->clock();
     impl_->add_save(*ticket, i);
-    ticket->borrowed = {i};
-    impl_->pool.borrow(i, ticket->started);
-    impl_->lessee[i] = ticket.get();
+    impl_->borrow(*ticket, i);
     return Ticket(std::move(ticket));
   }
   return Error{Errc::not_found, "nothing is worth a save"};
