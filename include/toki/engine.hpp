@@ -200,8 +200,11 @@ class TOKI_EXPORT Ticket {
 
   /// What to do next before the request is sent; null: nothing any more. Valid until step_done().
   const Step* next_step() noexcept;
-  /// The step behind it, when that is known already; null: none. Valid as long.
-  const Step* step_after() const noexcept;
+  /// The restore behind a save of the same slot, when the caller begins both, in this order, before
+  /// either is done; their reports come one by one all the same. Null: there is none. Valid until it
+  /// is reported.
+  /// REQUIRES: next_step() gave a step that is not done.
+  const Step* begin_behind() noexcept;
   /// To be called once, by any thread and after the ticket's end too, when the store is done with
   /// the save that next_step() gave.
   std::function<void(const Status&)> stored();

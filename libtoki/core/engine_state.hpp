@@ -57,6 +57,7 @@ struct Ticket::Impl {
   std::uint64_t min_hit = 10;
   std::vector<Step> steps;  // not done yet, the next one first
   bool step_begun = false;
+  bool behind_begun = false;            // the step behind it too
   std::string trouble;                  // of the last step that failed
   std::vector<std::uint32_t> borrowed;  // slots leased for the steps only
   bool leads = false;                   // computes its prompt in a step; others may want a copy
@@ -171,6 +172,7 @@ struct Engine::Impl {
   }
   bool may_lead(const Query& query) const;
   double lead_ms(const Query& query, const Plan& plan) const;
+  bool leads(const Query& query, const Plan& plan) const;
   void add_steps(Ticket::Impl& ticket, const Plan& plan, const Query& query);
   void borrow(Ticket::Impl& ticket, std::uint32_t slot);
   void add_save(Ticket::Impl& ticket, std::uint32_t slot, bool later = false);

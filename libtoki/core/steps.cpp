@@ -66,6 +66,13 @@ double Engine::Impl::lead_ms(const Query& query, const Plan& plan) const {
   return ms >= kLeadMs ? ms : 0;
 }
 
+// Others may begin with it too: somebody who does waits already; or others are at work, so that more
+// may come while it is computed, and most of it was never seen.
+bool Engine::Impl::leads(const Query& query, const Plan& plan) const {
+  const bool likely = pool.leased() > 1 && 2 * plan.predicted < query.tokens.size();
+  return (query.followed || likely) && may_lead(query) && lead_ms(query, plan) > 0;
+}
+
 void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, const Query& query) {
   if (plan.action != Plan::Action::run) {
     return;
@@ -96,7 +103,7 @@ void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, const Query
                             .file = file_name()});
   }
   add_stages(ticket, plan, query);
-  if (query.followed && may_lead(query) && lead_ms(query, plan) > 0) {
+  if (leads(query, plan)) {
     ticket.steps.push_back({.kind = Step::Kind::prefill,
                             .slot = slot,
                             .scope = ticket.scope,
@@ -262,7 +269,7 @@ void Engine::Impl::step_done(Ticket::Impl& ticket, const Step& step, StepReport 
 void Engine::Impl::broken_off(Ticket::Impl& ticket) {
   const Step& step = ticket.steps.front();
   const std::uint32_t slot = step.slot.index;
-  if (step.kind == Step::Kind::restore) {
+  if (step.kind == Step::Kind::restore || ticket.behind_begun) {
     pool.erase_before_use(slot);
   } else if (step.kind == Step::Kind::prefill) {
     ticket.tokens.resize(ticket.common);
@@ -354,8 +361,14 @@ const Step* Ticket::next_step() noexcept {
   return &impl_->steps.front();
 }
 
-const Step* Ticket::step_after() const noexcept {
-  return impl_->steps.size() > 1 ? &impl_->steps[1] : nullptr;
+const Step* Ticket::begin_behind() noexcept {
+  const auto& steps = impl_->steps;
+  if (steps.size() < 2 || steps[0].kind != Step::Kind::save ||
+      steps[1].kind != Step::Kind::restore || steps[0].slot.index != steps[1].slot.index) {
+    return nullptr;
+  }
+  impl_->behind_begun = true;
+  return &steps[1];
 }
 
 std::function<void(const Status&)> Ticket::stored() {
@@ -397,6 +410,7 @@ void Ticket::step_done(StepReport report) {
     }
     const Step step = std::move(impl_->steps.front());
     impl_->steps.erase(impl_->steps.begin());
+    impl_->behind_begun = impl_->behind_begun && step.kind == Step::Kind::save;
     if (impl_->epoch != engine->epoch || step.slot.index >= engine->pool.size()) {
       if (impl_->pin != 0 && step.slot.index < engine->pool.size() &&
           engine->lessee[step.slot.index] == impl_.get()) {

@@ -234,7 +234,7 @@ TEST_CASE("driver: the store names the files, and hears how each save and restor
     driver.run(*ticket, backend, &store);
     if (manner == Manner::dropped) {  // it is not said of a call how it ended: the client left
       CHECK(std::count(store.told.begin(), store.told.end(), "discard mine") == 1);
-      CHECK(backend.files == Told{"save mine"});
+      CHECK(backend.files.front() == "save mine");
       return;
     }
     CHECK(backend.files == Told{"save mine", "restore mine"});
@@ -267,6 +267,81 @@ TEST_CASE("driver: the store names the files, and hears how each save and restor
     }
     CHECK(store.told == told("discard mine", "end_restore mine failed"));
   }
+}
+
+namespace {
+
+// Ends no save before the restore behind it was asked for.
+class SlowBackend final : public Backend {
+ public:
+  std::string how;
+  std::vector<std::string> asked;
+  Completion<Timed> saving{[](Result<Timed>) {}};
+
+  void describe(Completion<BackendDescription>) override {}
+  void render(const PromptSource&, Completion<Tokens>) override {}
+  void prefill(SlotId, TokenSpan, Completion<Prefilled>) override {}
+  void save(SlotId, std::string_view, Completion<Timed> done) override {
+    asked.push_back("save");
+    saving = std::move(done);
+  }
+  void restore(SlotId, std::string_view, Completion<Timed> done) override {
+    asked.push_back("restore");
+    Result<Timed> restored = Timed{.tokens = 404};
+    if (how == "restore fails") {
+      restored = Error{Errc::backend, "no"};
+    }
+    if (how == "restore first") {
+      done(std::move(restored));
+      saving(Timed{.tokens = 404});
+    } else {
+      saving(Timed{.tokens = 404});
+      done(std::move(restored));
+    }
+  }
+  void erase(SlotId, Completion<Done> done) override {
+    asked.push_back("erase");
+    done(Done{});
+  }
+};
+
+}  // namespace
+
+TEST_CASE("driver: what is restored behind a save is asked for before the save is done") {
+  Engine engine({}, &std::chrono::steady_clock::now);
+  engine.backend_changed({.slots = 1, .slots_used = {false}, .own_cache = false});
+  OneState store;
+  engine.use_store([&](const Scope& scope, TokenSpan tokens) {
+    return tokens[0] == 1 ? StoredPrefix{} : store.match(scope, tokens);
+  });
+  engine.set_abilities({.saves = true, .cuts = true, .reads = false});
+  const Tokens first = range(1, 400);
+  const Tokens second = range(1000, 400);
+  auto before = engine.begin({.scope = {}, .tokens = first});
+  before->sent();
+  std::move(*before).finish(
+      {.ending = Ending::completed, .computed = true, .prompt_tokens = 400, .cached_tokens = 0});
+  auto ticket = engine.begin({.scope = {}, .tokens = second});
+  REQUIRE(ticket);
+  SlowBackend backend;
+  backend.how = GENERATE("in order", "restore first", "restore fails");
+  CAPTURE(backend.how);
+  {
+    http::StoreWorker worker(store);
+    asio::io_context io;
+    asio::co_spawn(io, run_async(*ticket, backend, &worker), asio::detached);
+    io.run();
+  }
+  std::vector<std::string> asked{"save", "restore"};
+  if (backend.how == "restore fails") {
+    asked.push_back("erase");
+  }
+  CHECK(backend.asked == asked);
+  // What was saved behind the restore is not the conversation that was displaced.
+  const bool swapped = backend.how == "restore first";
+  CHECK(std::count(store.told.begin(), store.told.end(), "end_save mine 404") == (swapped ? 0 : 1));
+  CHECK(engine.stats().save_failures_total == (swapped ? 1 : 0));
+  CHECK(engine.stats().restores_total == (backend.how == "restore fails" ? 0 : 1));
 }
 
 TEST_CASE(

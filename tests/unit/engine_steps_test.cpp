@@ -219,6 +219,53 @@ TEST_CASE(
   CHECK(b.engine.begin(query)->next_step() == nullptr);
 }
 
+TEST_CASE("steps: a prompt that nobody saw before leads when others are at work") {
+  Bench b(3);
+  const auto begin = [&](const Tokens& tokens) {
+    Query query{.scope = kScope, .tokens = tokens};
+    query.from_ids = true;
+    return b.engine.begin(query);
+  };
+  auto alone = begin(range(1, 1000));
+  REQUIRE(alone);
+  CHECK(alone->next_step() == nullptr);
+  auto beside = begin(range(5000, 1000));
+  REQUIRE(beside);
+  REQUIRE(beside->next_step());
+  CHECK(beside->next_step()->kind == Kind::prefill);
+  b.finish(std::move(*alone), range(1, 1000), 0);
+  auto next = begin(range(1, 1000) + range(9000, 900));  // its first half is known
+  REQUIRE(next);
+  CHECK(next->predicted() == 1000);
+  CHECK(next->next_step() == nullptr);
+}
+
+TEST_CASE("steps: a restore behind a save of the same slot may be begun before that is done") {
+  Bench b(1);
+  b.stored.push_back(kA);
+  b.run(kB);
+  auto ticket = b.begin(kA + range(700, 20));
+  REQUIRE(ticket);
+  REQUIRE(ticket->next_step()->kind == Kind::save);
+  const Step* behind = ticket->begin_behind();
+  REQUIRE(behind != nullptr);
+  CHECK(behind->kind == Kind::restore);
+  SECTION("and when the client leaves meanwhile, nobody knows what the slot holds") {
+    { const Ticket left = std::move(*ticket); }
+    auto next = b.begin(kB);
+    REQUIRE(next);
+    CHECK(next->next_step()->kind == Kind::erase);
+  }
+  SECTION("and behind it there is none") {
+    b.done(*ticket);
+    REQUIRE(ticket->next_step()->kind == Kind::restore);
+    CHECK(ticket->begin_behind() == nullptr);
+    b.done(*ticket);
+    CHECK(ticket->next_step() == nullptr);
+    CHECK(ticket->predicted() == 400);
+  }
+}
+
 TEST_CASE("steps: a leader that fails or leaves releases those who wait") {
   using std::chrono::milliseconds;
   Bench b(2);

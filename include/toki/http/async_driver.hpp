@@ -19,8 +19,11 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -100,10 +103,11 @@ class OpenFile {
   bool open_ = true;
 };
 
-/// A state that a store made ready, and the restore that may use it.
+/// A state that a store made ready, the restore that may use it, and how that ended.
 struct Prepared {
   Result<Restorable> state;
   std::unique_ptr<OpenFile> file;
+  std::optional<Result<Timed>> restored{};
 };
 using Preparation = std::optional<Prepared>;
 
@@ -115,6 +119,32 @@ inline boost::asio::awaitable<void> prepare_restore(const Step& step, StoreWorke
     file = std::make_unique<OpenFile>(store, state->file, false);
   }
   out.emplace(Prepared{std::move(state), std::move(file)});
+}
+
+/// The backend works off what it is asked in the order of asking, once between two batches. So a
+/// restore that follows a save is asked for while that is under way, and waits for no batch of its
+/// own. The order is that of two connections: long enough apart that the backend has read the save.
+inline constexpr std::chrono::milliseconds kApart{5};
+
+template <class AnyBackend>
+boost::asio::awaitable<void> restore_behind(const Step& step, AnyBackend& backend,
+                                            StoreWorker& store, Preparation& out) {
+  boost::asio::steady_timer apart(co_await boost::asio::this_coro::executor, kApart);
+  co_await prepare_restore(step, store, out);
+  co_await apart.async_wait(boost::asio::use_awaitable);
+  if (out->state) {
+    out->restored = co_await backend.async_restore(step.slot, out->file->name());
+  }
+}
+
+/// How a save ended, and whether it did before the restore behind it.
+template <class Saving>
+boost::asio::awaitable<Result<Timed>> save_first(Saving saving, const Preparation& behind) {
+  auto saved = co_await std::move(saving);
+  if (saved && behind && behind->restored && *behind->restored) {
+    co_return Error{Errc::backend, "the restore behind the save was done first"};
+  }
+  co_return saved;
 }
 
 /// A save that the request need not wait for (Step::later) is taken by the store while the backend
@@ -132,12 +162,12 @@ boost::asio::awaitable<StepReport> run_save(Ticket& ticket, const Step& step, An
   }
   OpenFile file(*store, std::move(*name), true);
   const bool later = step.later && !store->behind();
-  const Step* next = ticket.step_after();
-  auto saving = backend.async_save(step.slot, file.name());
+  const Step* behind = later ? ticket.begin_behind() : nullptr;
+  auto saving = save_first(backend.async_save(step.slot, file.name()), prepared);
   std::optional<Result<Timed>> saved;
-  if (later && next != nullptr && next->kind == Step::Kind::restore) {
-    auto preparing = prepare_restore(*next, *store, prepared);
-    saved = co_await (std::move(saving) && std::move(preparing));
+  if (behind != nullptr) {
+    auto restoring = restore_behind(*behind, backend, *store, prepared);
+    saved = co_await (std::move(saving) && std::move(restoring));
   } else {
     saved = co_await std::move(saving);
   }
@@ -165,7 +195,10 @@ boost::asio::awaitable<StepReport> run_restore(const Step& step, AnyBackend& bac
   if (!prepared->state) {
     co_return failed_step(prepared->state.error());
   }
-  const auto restored = co_await backend.async_restore(step.slot, prepared->file->name());
+  if (!prepared->restored) {
+    prepared->restored = co_await backend.async_restore(step.slot, prepared->file->name());
+  }
+  const Result<Timed>& restored = *prepared->restored;
   prepared->file->ended();
   store->end_restore(prepared->file->name(), restored);
   co_return restore_report(step, std::move(*prepared->state), restored);
