@@ -16,6 +16,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -82,6 +83,17 @@ std::int64_t unix_ms() {
   return std::chrono::duration_cast<Millis>(now).count();
 }
 
+toki::http::AdmissionLimits queue_limits(const Options& o) {
+  return {.length = o.queue_length,
+          .wait = Millis(o.queue_wait_ms),
+          .slot_wait = Millis(o.slot_wait_ms),
+          .lead_wait = Millis(o.lead_wait_ms)};
+}
+
+ServerLimits server_limits(const Options& o) {
+  return {.max_body = o.max_body_mib << 20, .max_connections = o.max_connections};
+}
+
 constexpr Millis kFlushLimit{5000};  // at the end, for what is worth a save
 
 struct Daemon {
@@ -116,11 +128,7 @@ struct Daemon {
                 .min_reuse_for_hit = o.min_reuse_for_hit,
                 .hot_pins = o.pin_hot},
                &std::chrono::steady_clock::now, &unix_ms),
-        admission(io.get_executor(), engine,
-                  {.length = o.queue_length,
-                   .wait = Millis(o.queue_wait_ms),
-                   .slot_wait = Millis(o.slot_wait_ms),
-                   .lead_wait = Millis(o.lead_wait_ms)}),
+        admission(io.get_executor(), engine, queue_limits(o)),
         monitor(
             io.get_executor(), backend, upstream, engine, admission,
             {.interval = Millis(o.probe_interval_ms), .own_cache = own_cache, .states = states()},
@@ -140,8 +148,7 @@ struct Daemon {
                .store = worker.get()},
               log_request),
         operations(engine, backend, index, store.get(), worker.get(), housekeeper),
-        server(io.get_executor(), proxy, engine, operations, monitor,
-               {.max_body = o.max_body_mib << 20, .max_connections = o.max_connections},
+        server(io.get_executor(), proxy, engine, operations, monitor, server_limits(o),
                [this] { return stats(); }),
         tasks(io.get_executor()) {
     if (store) {
@@ -182,6 +189,14 @@ struct Daemon {
         spdlog::warn("pins will not survive a restart: {}", status.error().detail);
       }
     });
+  }
+
+  // Only what kReloadable names (options.cpp).
+  void reload(const Options& o) {
+    spdlog::set_level(spdlog::level::from_str(o.log_level));
+    admission.set_limits(queue_limits(o));
+    server.set_limits(server_limits(o));
+    proxy.set_volatile_lines(o.drop_volatile_line);
   }
 
   void keep(toki::PromptChange change) {
@@ -264,6 +279,27 @@ asio::awaitable<void> stop_on_signal(asio::io_context& io, Daemon& daemon, Super
   }
 }
 
+// SIGHUP: the settings are read again, all of them or none.
+asio::awaitable<void> reload_on_signal(asio::io_context& io, Daemon& daemon, int argc, char** argv,
+                                       std::string settings) {
+  asio::signal_set hangups(io, SIGHUP);
+  for (;;) {
+    co_await hangups.async_wait(asio::use_awaitable);
+    const Parsed now = parse_options(argc, argv);
+    if (!now.run) {
+      spdlog::error("the old settings stay: {}", now.text.substr(0, now.text.find('\n')));
+      continue;
+    }
+    daemon.reload(now.options);
+    const auto done = changed_settings(settings, now.text, true);
+    const auto later = changed_settings(settings, now.text, false);
+    spdlog::info("settings read again; changed: {}; only after a restart: {}",
+                 done.empty() ? "none" : fmt::format("{}", fmt::join(done, ", ")),
+                 later.empty() ? "none" : fmt::format("{}", fmt::join(later, ", ")));
+    settings = now.text;
+  }
+}
+
 int fail(const toki::Error& error) {
   fmt::print(stderr, "tokid: {}\n", error.detail);
   return error.code == toki::Errc::invalid_argument ? 2 : 1;
@@ -324,7 +360,7 @@ toki::Status lock_data_dir(const Options& options) {
   return toki::Done{};
 }
 
-int run(Options options) {
+int run(Options options, int argc, char** argv, const std::string& settings) {
   if (const auto locked = lock_data_dir(options); !locked) {
     return fail(locked.error());
   }
@@ -373,6 +409,7 @@ int run(Options options) {
   spdlog::info("tokid {} on {}:{}, backend {}, state in {}", toki::version(), options.listen_host,
                *port, options.backend_address.authority(), options.data_dir);
   asio::co_spawn(io, stop_on_signal(io, daemon, child.get()), asio::detached);
+  daemon.tasks.spawn(reload_on_signal(io, daemon, argc, argv, settings));
   daemon.tasks.spawn(daemon.monitor.run());
   daemon.tasks.spawn(daemon.embeddings.run());
   daemon.tasks.spawn(daemon.housekeeper.run());
@@ -394,5 +431,5 @@ int main(int argc, char** argv) {
     return parsed.exit_code;
   }
   start_log(parsed.options.log_level);
-  return run(parsed.options);
+  return run(parsed.options, argc, argv, parsed.text);
 }

@@ -7,17 +7,27 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
+
+#include "config_file.hpp"
 
 namespace tokid {
 namespace {
 
 namespace fs = std::filesystem;
+
+// What SIGHUP changes in a tokid that runs (Daemon::reload).
+constexpr std::array<std::string_view, 8> kReloadable{
+    "log-level",     "max-body-mib", "max-connections", "queue-length",
+    "queue-wait-ms", "slot-wait-ms", "lead-wait-ms",    "drop-volatile-line"};
+
 using toki::Errc;
 using toki::Error;
 using toki::Status;
@@ -96,6 +106,9 @@ Status make_data_dir(Options& options) {
   std::error_code ec;
   const fs::path path = fs::absolute(options.data_dir, ec);
   options.data_dir = path.string();
+  if (options.check_config) {
+    return toki::Done{};
+  }
   const bool fresh = fs::create_directories(path, ec);
   if (ec || !fs::is_directory(path, ec)) {
     return bad(fmt::format("--data-dir {}: {}", options.data_dir,
@@ -130,6 +143,9 @@ Status check(Options& options) {
 }
 
 void add_options(CLI::App& app, Options& o) {
+  app.add_option("--config", o.config, "TOML file with any of these options, without the dashes");
+  app.add_flag("--check-config", o.check_config,
+               "only look whether all settings hold, and print them as a TOML file");
   const CLI::Range ms(std::int64_t{0}, std::int64_t{7} * 24 * 3600 * 1000);
   const CLI::Range positive_ms(std::int64_t{1}, std::int64_t{7} * 24 * 3600 * 1000);
   app.add_option("--listen", o.listen, "ADDRESS:PORT to listen on; port 0 takes any free one");
@@ -229,6 +245,20 @@ void add_options(CLI::App& app, Options& o) {
       ->check(CLI::IsMember({"error", "warn", "info", "debug"}));
 }
 
+// What the command line left open.
+Status settle(CLI::App& app, Options& options) {
+  if (auto status = check_environment(app); !status) {
+    return status;
+  }
+  if (!options.config.empty()) {
+    if (auto status = read_config(app, options.config, options.server); !status) {
+      return status;
+    }
+  }
+  options.backend_given = app.count("--backend") > 0;
+  return check(options);
+}
+
 // The mistake that is made most often.
 std::string_view hint(const CLI::ParseError& error) {
   return dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr
@@ -257,6 +287,7 @@ Parsed parse_options(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   app.set_version_flag("--version", std::string("tokid ") + toki::version());
   add_options(app, options);
+  name_in_environment(app);
   try {
     app.parse(own, argv);
   } catch (const CLI::ParseError& error) {
@@ -267,19 +298,37 @@ Parsed parse_options(int argc, char** argv) {
                           : fmt::format("tokid: {}{}\n", error.what(), hint(error));
     return parsed;
   }
-  options.backend_given = app.count("--backend") > 0;
   if (own < argc && options.server.empty()) {
     parsed.exit_code = 2;
     parsed.text = "tokid: nothing stands after --\n";
     return parsed;
   }
-  if (auto status = check(options); !status) {
+  if (auto status = settle(app, options); !status) {
     parsed.exit_code = 2;
     parsed.text = fmt::format("tokid: {}\n", status.error().detail);
     return parsed;
   }
-  parsed.run = true;
+  parsed.text = write_config(app, options.server);
+  parsed.run = !options.check_config;
   return parsed;
+}
+
+std::vector<std::string> changed_settings(const std::string& before, const std::string& after,
+                                          bool reloadable) {
+  std::istringstream old_lines(before);
+  std::istringstream new_lines(after);
+  std::vector<std::string> changed;
+  std::string was;
+  std::string is;
+  while (std::getline(old_lines, was) && std::getline(new_lines, is)) {
+    const std::string_view line = std::string_view(is).substr(is.starts_with("# ") ? 2 : 0);
+    const std::string name(line.substr(0, line.find(' ')));
+    const bool can = std::find(kReloadable.begin(), kReloadable.end(), name) != kReloadable.end();
+    if (was != is && can == reloadable) {
+      changed.push_back(name);
+    }
+  }
+  return changed;
 }
 
 }  // namespace tokid

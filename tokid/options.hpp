@@ -1,4 +1,4 @@
-// What the command line says, checked.
+// What the command line, the environment and the configuration file say, checked.
 #pragma once
 
 #include <toki/divergence.hpp>
@@ -19,6 +19,8 @@
 namespace tokid {
 
 struct Options {
+  std::string config;
+  bool check_config = false;
   std::string listen = "127.0.0.1:9090";
   std::string backend = "http://127.0.0.1:8080";
   bool backend_given = false;
@@ -64,7 +66,8 @@ struct Options {
   std::optional<toki::http::Address> embed_address;
 };
 
-/// What to do: run, or end at once with an exit code after printing `text`.
+/// What to do: run, or end at once with an exit code after printing `text`. When it is to run, the
+/// text is all settings as a TOML file.
 struct Parsed {
   Options options;
   bool run = false;
@@ -73,5 +76,10 @@ struct Parsed {
 };
 
 Parsed parse_options(int argc, char** argv);
+
+/// The settings that differ between two such texts, by name; those that can change while tokid runs,
+/// or the others.
+std::vector<std::string> changed_settings(const std::string& before, const std::string& after,
+                                          bool reloadable);
 
 }  // namespace tokid

@@ -32,6 +32,9 @@ class Server {
          Operations& operations, const toki::http::BackendMonitor& monitor, ServerLimits limits,
          std::function<toki::Stats()> stats);
 
+  /// For requests that come from now on.
+  void set_limits(const ServerLimits& limits) { limits_ = limits; }
+
   toki::Result<std::uint16_t> listen(const std::string& host, std::uint16_t port);
   boost::asio::awaitable<void> accept();
   /// No new connections; idle ones are closed, running answers get `limit`, then all are ended.

@@ -80,7 +80,7 @@ bool Admission::try_admit(Waiter& waiter) {
   };
   waiter.query.patience = left(waiter.patient_until);
   waiter.query.lead_patience = left(waiter.lead_until);
-  waiter.query.waited = limits_.slot_wait - waiter.query.patience;
+  waiter.query.waited = std::max(limits_.slot_wait - waiter.query.patience, Millis(0));
   waiter.query.followed = waiter.query.from_ids && followed(waiter);
   auto ticket = engine_.begin(waiter.query);
   if (!ticket) {

@@ -1,5 +1,6 @@
 // tokid as a program: its options and exit codes, and llama-server as its child.
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <signal.h>
 #include <sstream>
@@ -225,4 +226,144 @@ TEST_CASE("a llama-server that dies at once is started with growing pauses") {
   ::setenv("FAKE_LLAMA_MODE", "", 1);
   tokid.process().signal(SIGTERM);
   CHECK(tokid.process().wait_exit(milliseconds(8000)) == 0);
+}
+
+namespace {
+
+// A variable of the environment that is there as long as this is.
+class Variable {
+ public:
+  Variable(std::string name, const std::string& value) : name_(std::move(name)) {
+    ::setenv(name_.c_str(), value.c_str(), 1);
+  }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  ~Variable() { ::unsetenv(name_.c_str()); }
+
+ private:
+  std::string name_;
+};
+
+class ConfigFile {
+ public:
+  explicit ConfigFile(const std::string& text) { write(text); }
+  void write(const std::string& text) const { std::ofstream(path()) << text; }
+  std::string path() const { return directory_.path() + "/tokid.toml"; }
+
+ private:
+  TemporaryDirectory directory_;
+};
+
+std::string settings_of(std::vector<std::string> options) {
+  options.push_back("--check-config");
+  Process process(tokid_path(), std::move(options));
+  REQUIRE(process.wait_exit() == 0);
+  REQUIRE(wait_until([&] { return process.out().find("log-level") != std::string::npos; }));
+  return process.out();
+}
+
+bool has_line(const std::string& text, const std::string& line) {
+  return ("\n" + text).find("\n" + line + "\n") != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("a setting comes from the command line, else the environment, else the file") {
+  const ConfigFile file(
+      "queue-length = 1\nmax-prompts = 2\ntree-mib = 3\ndrop-volatile-line = [\"a \\\"b\", \"c\"]\n"
+      "server = [\"llama-server\", \"-m\", \"x y\"]\n");
+  const Variable config("TOKID_CONFIG", file.path());
+  const Variable environment("TOKID_MAX_PROMPTS", "20");
+  const Variable both("TOKID_TREE_MIB", "30");
+  const std::string settings = settings_of({"--tree-mib", "300"});
+  CHECK(has_line(settings, "queue-length = 1"));
+  CHECK(has_line(settings, "max-prompts = 20"));
+  CHECK(has_line(settings, "tree-mib = 300"));
+  CHECK(has_line(settings, "drop-volatile-line = [\"a \\\"b\", \"c\"]"));
+  CHECK(has_line(settings, "server = [\"llama-server\", \"-m\", \"x y\"]"));
+  CHECK(has_line(settings, "kv-gib = 32"));
+  SECTION("and what is printed says the same when it is read") {
+    ::unsetenv("TOKID_TREE_MIB");
+    ::unsetenv("TOKID_MAX_PROMPTS");
+    file.write(settings);
+    CHECK(settings_of({}) == settings);
+  }
+}
+
+TEST_CASE("a check of the settings makes no folder and takes no port") {
+  const TemporaryDirectory directory;
+  ScriptedUpstream up;
+  const std::string folder = directory.path() + "/state";
+  settings_of({"--data-dir", folder, "--listen", "127.0.0.1:" + std::to_string(up.port())});
+  CHECK_FALSE(std::filesystem::exists(folder));
+}
+
+TEST_CASE("a bad line in the settings file is named, with what was meant") {
+  struct Case {
+    const char* text;
+    const char* told;
+  };
+  const auto one = GENERATE(values<Case>(
+      {{"\nlog-levl = \"info\"", ":2: there is no setting log-levl; did you mean log-level?"},
+       {"[kv]\ngib = 1", ":1: there is no setting kv"},
+       {"max-body-mib = \"many\"", ":1: --max-body-mib"},
+       {"listen = [\"a\", \"b\"]", ":1: listen takes one value"},
+       {"listen = 2020-01-01", ":1: listen is no value"},
+       {"listen = ", ":1: "},
+       {"listen = \"nonsense\"", "--listen nonsense"}}));
+  const ConfigFile file(one.text);
+  Process process(tokid_path(), {"--config", file.path(), "--check-config"});
+  CHECK(process.wait_exit() == 2);
+  REQUIRE(wait_until([&] { return !process.err().empty(); }));
+  CHECK_THAT(process.err(), Catch::Contains(one.told));
+  CHECK(occurrences(process.err(), "\n") == 1);
+}
+
+TEST_CASE("a variable that means nothing stops the start") {
+  const Variable wrong("TOKID_QUEUE_LENGHT", "1");
+  Process process(tokid_path(), {"--check-config"});
+  CHECK(process.wait_exit() == 2);
+  CHECK(wait_until(
+      [&] { return process.err().find("did you mean TOKID_QUEUE_LENGTH?") != std::string::npos; }));
+}
+
+TEST_CASE("SIGHUP reads the settings again, all or none") {
+  ScriptedUpstream up;
+  const ConfigFile file("max-body-mib = 2\n");
+  Tokid tokid(up.url(), {"--config", file.path()});
+  REQUIRE(tokid.wait_ready());
+  const std::string big = cc({M(std::string(std::size_t{3} << 20, 'x'))});
+  CHECK(post_json(tokid.port(), kChat, big).status == 413);
+  const auto reload = [&](const std::string& text, const std::string& logged) {
+    file.write(text);
+    tokid.process().signal(SIGHUP);
+    return wait_until([&] { return tokid.log().find(logged) != std::string::npos; });
+  };
+  CHECK(reload("max-body-mib = 4\ntree-mib = 7\n",
+               "changed: max-body-mib; only after a restart: tree-mib"));
+  CHECK(post_json(tokid.port(), kChat, big).status == 200);
+  CHECK(reload("max-body-mib = 2\nnonsense = 1\n", "the old settings stay"));
+  CHECK(post_json(tokid.port(), kChat, big).status == 200);
+}
+
+TEST_CASE("the options' page names every setting with its default") {
+  const std::string settings = settings_of({});
+  std::ifstream file(TOKI_DOCS "/options.md");
+  std::stringstream page;
+  page << file.rdbuf();
+  std::istringstream lines(settings);
+  for (std::string line; std::getline(lines, line);) {
+    const std::string setting = line.substr(line.starts_with("# ") ? 2 : 0);
+    const std::string name = setting.substr(0, setting.find(' '));
+    std::string value = setting.substr(setting.find('=') + 1);
+    value.erase(
+        std::remove_if(value.begin(), value.end(), [](char c) { return c == ' ' || c == '"'; }),
+        value.end());
+    INFO(name << " = " << value);
+    const std::size_t row = page.str().find("\n| `--" + name);
+    REQUIRE(row != std::string::npos);
+    const std::string text = page.str().substr(row + 1, page.str().find('\n', row + 1) - row - 1);
+    CHECK((value.empty() || text.find("| " + value + " |") != std::string::npos ||
+           text.find("| `" + value + "` |") != std::string::npos));
+  }
 }

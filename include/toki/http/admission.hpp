@@ -42,6 +42,9 @@ class TOKI_EXPORT Admission {
   /// at once. `query` must stay valid until it returns.
   boost::asio::awaitable<Result<Ticket>> acquire(const Query& query);
 
+  /// For requests that come from now on; the length at once.
+  void set_limits(const AdmissionLimits& limits) { limits_ = limits; }
+
   std::size_t length() const noexcept;
   void add_to(Stats& stats) const noexcept;
 

@@ -91,6 +91,11 @@ class TOKI_EXPORT Proxy {
   boost::asio::awaitable<void> pins(const ClientRequest& request, AnswerWriter& answer,
                                     boost::asio::ip::tcp::socket& socket);
 
+  /// For requests that come from now on; see ProxyOptions.
+  void set_volatile_lines(std::vector<std::string> lines) {
+    options_.volatile_lines = std::move(lines);
+  }
+
   Stats stats() const;
 
  private:
