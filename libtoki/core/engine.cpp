@@ -112,7 +112,31 @@ std::vector<SlotView> Engine::Impl::view(const Query& query) const {
     }
     views.push_back(view);
   }
+  for (std::uint32_t i = 0; i < pool.size(); ++i) {  // behind all slots
+    if (const auto leaving = view_of_leaving(i, query)) {
+      views.push_back(*leaving);
+    }
+  }
   return views;
+}
+
+// What is saved of the slot at this moment, because its user displaces it: soon it can be restored.
+std::optional<SlotView> Engine::Impl::view_of_leaving(std::uint32_t index,
+                                                      const Query& query) const {
+  const Ticket::Impl* user = lessee[index];
+  if (user == nullptr || user->slot != index || !user->step_begun) {
+    return std::nullopt;
+  }
+  const Step& step = user->steps.front();
+  if (step.kind != Step::Kind::save || !step.later || step.slot.index != index ||
+      step.scope != query.scope) {
+    return std::nullopt;
+  }
+  SlotView view{.index = index, .busy = true, .savable = true, .leaving = true};
+  view.common = common_prefix(step.tokens, query.tokens);
+  view.held = view.known = step.tokens.size();
+  view.lead_ms = std::max(save.of(view.held) - milliseconds(clock() - pool[index].leased_at), 1.0);
+  return view;
 }
 
 // Tokens of the prompt that need no prefill in the slot. Without rewinding a slot only serves prompts

@@ -165,6 +165,7 @@ struct Engine::Impl {
     return abilities.saves && store != nullptr && clock() >= restores_paused_until;
   }
   SlotView view_of(std::uint32_t slot) const;
+  std::optional<SlotView> view_of_leaving(std::uint32_t slot, const Query& query) const;
   void note_waiter(const Query& query);
   void lease(Ticket::Impl& ticket, const Plan& plan);
   double cold_ms(const Query& query, const Plan& plan) const {

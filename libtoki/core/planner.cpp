@@ -11,8 +11,9 @@
 //                      busy slot waits for as well
 //   wait for busy s    the same plus the expected wait, within the caller's patience; without
 //                      experience what it has waited so far, so it never costs more than twice the
-//                      better choice. Or only until what it holds of the prompt can be restored
-//                      into another slot.
+//                      better choice. Or only until what it holds of the prompt, or what is saved
+//                      of it just now because another displaces it, can be restored into another
+//                      slot.
 //   leave to backend   (prompt - trust * available) * rate, while the backend's own cache has
 //                      earned trust
 //
@@ -210,7 +211,7 @@ double best_wait(std::span<const SlotView> slots, const PlanQuery& query, const 
       continue;
     }
     best = std::min(best, copy_cost(slot, query, world));
-    if (slot.barred) {
+    if (slot.barred || slot.leaving) {
       continue;
     }
     const std::uint64_t had = reusable(slot.common, query);

@@ -24,11 +24,12 @@ struct SlotView {
   std::uint64_t turn_start = 0;  // where the work of its last request begins; 0: nothing before it
   bool pinned = false;           // it keeps a pin
   bool barred = false;           // and the prompt does not begin with all of it: never runs there
-  bool superseded = false;       // the prompt holds the end of its content again, further on
-  std::uint64_t last_used = 0;   // tick of its last lease
-  double remaining_ms = -1;      // busy: expected time until it is free; negative: no idea
-  double lead_ms = -1;           // busy: expected time until what it computes now is stored for
-                                 // others to restore; negative: it will not be
+  bool leaving = false;         // no slot any more, but what is saved of one just now: to be copied
+  bool superseded = false;      // the prompt holds the end of its content again, further on
+  std::uint64_t last_used = 0;  // tick of its last lease
+  double remaining_ms = -1;     // busy: expected time until it is free; negative: no idea
+  double lead_ms = -1;          // busy: expected time until what it computes now is stored for
+                                // others to restore; negative: it will not be
 };
 
 struct PlanQuery {

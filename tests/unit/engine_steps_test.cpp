@@ -266,6 +266,36 @@ TEST_CASE("steps: a restore behind a save of the same slot may be begun before t
   }
 }
 
+TEST_CASE("steps: a conversation that goes on while it is displaced waits for its save") {
+  Bench b(2);
+  b.run(kA);
+  b.run(range(4000, 400));
+  const Tokens next_turn = kA + range(700, 20);
+  const std::chrono::milliseconds patience(5000);
+  std::optional<Ticket> other(std::move(*b.begin(kB)));
+  REQUIRE(other->next_step());
+  CHECK(other->next_step()->kind == Kind::save);
+  CHECK(other->next_step()->tokens == kA);
+  CHECK_FALSE(b.begin(next_turn, false, patience));
+  SECTION("and is restored when that is done") {
+    const auto stored = other->stored();
+    other->step_done({.ms = 1, .pending = true});
+    auto ticket = b.begin(next_turn, false, patience);
+    REQUIRE(ticket);
+    CHECK(ticket->reason() == Reason::restored);
+    CHECK(ticket->predicted() == 400);
+    stored(Done{});
+  }
+  SECTION("and is computed when that fails, or its client leaves") {
+    if (GENERATE(true, false)) {
+      other->step_done({.error = Error{Errc::backend, "no"}});
+    } else {
+      other.reset();
+    }
+    CHECK(b.begin(next_turn, false, patience));
+  }
+}
+
 TEST_CASE("steps: a leader that fails or leaves releases those who wait") {
   using std::chrono::milliseconds;
   Bench b(2);
