@@ -30,6 +30,7 @@
 #include <sys/file.h>
 
 #include "options.hpp"
+#include "recorder.hpp"
 #include "server.hpp"
 #include "supervisor.hpp"
 
@@ -98,8 +99,9 @@ constexpr Millis kFlushLimit{5000};  // at the end, for what is worth a save
 
 struct Daemon {
   Daemon(asio::io_context& io, const Options& o, bool own_cache,
-         std::unique_ptr<toki::StateStore> kept)
+         std::unique_ptr<toki::StateStore> kept, std::optional<Recorder> records)
       : options(o),
+        recorder(std::move(records)),
         upstream(io.get_executor(), o.backend_address, o.backend_key),
         store(std::move(kept)),
         worker(store ? std::make_unique<toki::http::StoreWorker>(*store) : nullptr),
@@ -145,7 +147,8 @@ struct Daemon {
                .volatile_lines = o.drop_volatile_line,
                .keep_alive = keep_alive(o),
                .audit = o.audit_every > 0 ? &audit : nullptr,
-               .store = worker.get()},
+               .store = worker.get(),
+               .record = record()},
               log_request),
         operations(engine, backend, index, store.get(), worker.get(), housekeeper),
         server(io.get_executor(), proxy, engine, operations, monitor, server_limits(o),
@@ -164,6 +167,15 @@ struct Daemon {
 
   static std::string in_data_dir(const Options& o, const char* name) {
     return (std::filesystem::path(o.data_dir) / name).string();
+  }
+
+  std::function<void(toki::http::Endpoint, std::string_view)> record() {
+    if (!recorder) {
+      return {};
+    }
+    return [this](toki::http::Endpoint endpoint, std::string_view body) {
+      recorder->record(toki::http::path_of(endpoint), body, unix_ms());
+    };
   }
 
   std::optional<toki::http::StateSetup> states() {
@@ -221,10 +233,14 @@ struct Daemon {
     if (store) {
       store->add_to(all);
     }
+    if (recorder) {
+      recorder->add_to(all);
+    }
     return all;
   }
 
   const Options& options;
+  std::optional<Recorder> recorder;
   double cache_mib = -1;    // of the server's own prompt cache
   bool forgot_all = false;  // before the index was read: it is not wanted any more
   toki::http::Upstream upstream;
@@ -349,6 +365,18 @@ OpenedStore open_store(const Options& options) {
   return options.remote_states > 0 ? open_named(options) : std::unique_ptr<toki::StateStore>();
 }
 
+toki::Result<std::optional<Recorder>> open_recorder(const Options& options) {
+  if (options.record.empty()) {
+    return std::optional<Recorder>();
+  }
+  auto opened = Recorder::open(options.record, options.record_mib << 20, log_line);
+  if (!opened) {
+    return opened.error();
+  }
+  spdlog::warn("every generation request is recorded with its prompt: {}", options.record);
+  return std::optional<Recorder>(std::move(*opened));
+}
+
 // Held until the process ends, however it ends. A file system that locks no folders refuses nobody.
 toki::Status lock_data_dir(const Options& options) {
   const int folder = ::open(options.data_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -387,8 +415,13 @@ int run(Options options, int argc, char** argv, const std::string& settings) {
   if (!store) {
     return fail(store.error());
   }
+  auto recorder = open_recorder(options);
+  if (!recorder) {
+    return fail(recorder.error());
+  }
   asio::io_context io(1);
-  Daemon daemon(io, options, !command || command->own_cache, std::move(*store));
+  Daemon daemon(io, options, !command || command->own_cache, std::move(*store),
+                std::move(*recorder));
   daemon.cache_mib = command ? command->cache_mib : -1;
   std::unique_ptr<Supervisor> child;
   const auto port = daemon.server.listen(options.listen_host, options.listen_port);

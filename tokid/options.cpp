@@ -210,6 +210,11 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--drop-volatile-line", o.drop_volatile_line,
                  "drop the system prompt's first line when it begins with this text (may be given "
                  "several times)");
+  app.add_option("--record", o.record,
+                 "file to which the body of every generation request is appended, prompts and all, "
+                 "for toki-replay");
+  app.add_option("--record-mib", o.record_mib, "at this size of that file recording ends")
+      ->check(CLI::Range(1, 1048576));
   app.add_option("--queue-length", o.queue_length,
                  "most requests that wait for a slot; more get 429")
       ->check(CLI::Range(0, 1000000));

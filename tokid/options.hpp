@@ -44,6 +44,8 @@ struct Options {
   std::vector<std::string> drop_volatile_line;
   std::uint64_t audit_every = 0;
   double audit_cosine = toki::kSameMeaning;
+  std::string record;
+  std::uint64_t record_mib = 1024;
   std::size_t queue_length = 256;
   std::int64_t queue_wait_ms = 60000;
   std::int64_t slot_wait_ms = 1000;

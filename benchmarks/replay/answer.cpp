@@ -60,7 +60,9 @@ void AnswerReader::event(std::string_view data, Clock::time_point now) {
   if (const json::value& wrong = member(value, "error"); !wrong.is_null()) {
     error = message_of(wrong);
   }
+  const std::size_t before = text.size();
   take_text(value, now);
+  if (events_ && text.size() > before) token_ends.push_back(text.size());
   take_counts(value);
   for (const char* holder : {"response", "message"}) {  // of /v1/responses and /v1/messages
     take_counts(member(value, holder));

@@ -3,10 +3,12 @@
 // own /completion.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "http.hpp"
 #include "json.hpp"
@@ -21,6 +23,7 @@ class AnswerReader {
   void end(Clock::time_point now);
 
   std::string text;
+  std::vector<std::size_t> token_ends;     ///< where the text of each event ends; empty: no stream
   std::optional<Clock::time_point> first;  ///< when the first text came
   std::int64_t prompt_tokens = -1;         ///< -1: not said
   std::int64_t cached_tokens = -1;

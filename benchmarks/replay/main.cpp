@@ -80,7 +80,12 @@ int main(int argc, char** argv) {
     return 1;
   }
   stop::install();
-  const Report report = run_all(options, *workload);
+  Meaning meaning(options.meaning);
+  if (const auto status = meaning.probe(); !status) {
+    fmt::print(stderr, "toki-replay: {}\n", status.error().detail);
+    return 1;
+  }
+  const Report report = run_all(options, *workload, meaning);
   bool well = true;
   if (anything_measured(report)) {
     fmt::print("{}", as_text(report));

@@ -23,6 +23,7 @@ struct Raw {
   std::vector<std::string> arms;
   bool spawn = false;
   std::string folder;
+  std::string embed_backend;
 };
 
 void add_arms(CLI::App& app, Options& o, Raw& raw) {
@@ -108,6 +109,32 @@ void add_run(CLI::App& app, Options& o) {
   app.add_option("--html", o.html_file, "write the report as one HTML page")->group("Report");
 }
 
+void add_answers(CLI::App& app, Options& o, Raw& raw) {
+  app.add_option("--embed-backend", raw.embed_backend,
+                 "llama-server, started with --embeddings, that tells whether two answers mean the "
+                 "same where no rule does; without one they do not")
+      ->type_name("URL")
+      ->group("Answers");
+  app.add_flag("--hash-embedding", o.meaning.words,
+               "instead of that, vectors made of the words: they know no meaning")
+      ->group("Answers");
+  app.add_option("--same-meaning", o.meaning.cosine,
+                 "cosine of the embeddings from which two answers mean the same")
+      ->check(CLI::Range(0.0, 1.0))
+      ->group("Answers");
+}
+
+Status read_meaning(Options& options, const Raw& raw) {
+  if (raw.embed_backend.empty()) return toki::Done{};
+  if (options.meaning.words) {
+    return Error{Errc::invalid_argument, "--embed-backend and --hash-embedding: only one of them"};
+  }
+  auto address = toki::http::parse_url(raw.embed_backend);
+  if (!address) return Error{Errc::invalid_argument, "--embed-backend: " + address.error().detail};
+  options.meaning.server = std::move(*address);
+  return toki::Done{};
+}
+
 Status collect_arms(Options& options, Raw& raw) {
   for (const std::string& text : raw.targets) {
     auto arm = read_target(text);
@@ -139,6 +166,7 @@ Status collect_arms(Options& options, Raw& raw) {
 Status check(Options& options, Raw& raw) {
   const auto bad = [](std::string text) { return Error{Errc::invalid_argument, std::move(text)}; };
   if (auto status = collect_arms(options, raw); !status) return status;
+  if (auto status = read_meaning(options, raw); !status) return status;
   if (options.arms.empty()) return bad("nothing to measure: give --target, --arm or --spawn");
   const auto spawned = [](const ArmSettings& arm) { return arm.spawned; };
   const bool any = std::any_of(options.arms.begin(), options.arms.end(), spawned);
@@ -167,6 +195,7 @@ OptionsResult read_options(int argc, char** argv, Options& options) {
   add_arms(app, options, raw);
   add_workload(app, options);
   add_run(app, options);
+  add_answers(app, options, raw);
   for (CLI::Option* option : app.get_options()) {
     if (option->get_items_expected_max() > 0 && option->get_name() != "--target" &&
         option->get_name() != "--arm") {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "arm.hpp"
+#include "meaning.hpp"
 #include "workload.hpp"
 
 namespace replay {
@@ -22,6 +23,7 @@ struct Options {
   std::size_t interleave = 0;      ///< requests an arm plays before the next one's turn; 0: all
   bool restart = false;
   std::size_t repeat = 1;
+  MeaningSettings meaning;
   std::string json_file;
   std::string html_file;
   std::vector<std::string> words;  ///< the command line, for the report

@@ -4,19 +4,64 @@
 #include <map>
 
 namespace replay {
+namespace {
 
-Verdict compare(std::string_view a, std::string_view b) {
-  const auto parting = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
-  // A code point begins at every byte that goes on from none; one that parts inside is not shared.
-  const auto begins = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; };
-  Verdict verdict{a == b ? "identical" : "different", 0};
-  verdict.common_chars = static_cast<std::size_t>(std::count_if(a.begin(), parting, begins));
-  const bool inside = (parting != a.end() && !begins(*parting));
-  if (inside && verdict.common_chars > 0) --verdict.common_chars;
-  return verdict;
+PairGroup& group_of(ArmPairs& pairs, const Outcome& a, const Outcome& b) {
+  const PairGroup wanted{start_of(a), start_of(b), a.cached_tokens == b.cached_tokens, {}};
+  const auto found =
+      std::find_if(pairs.groups.begin(), pairs.groups.end(), [&](const PairGroup& group) {
+        return group.a == wanted.a && group.b == wanted.b &&
+               group.equal_reuse == wanted.equal_reuse;
+      });
+  return found != pairs.groups.end() ? *found : pairs.groups.emplace_back(wanted);
 }
 
-void compare_runs(const Run& a, const Run& b, Comparison& into) {
+void compare_pair(const Outcome& a, const Outcome& b, std::size_t repeat, Meaning& meaning,
+                  ArmPairs& into) {
+  toki::Comparison found = toki::compare(a.text, b.text);
+  if (found.undecided) meaning.decide(found, a.text, b.text);
+  into.counts.add(found);
+  group_of(into, a, b).counts.add(found);
+  if (found.kind == toki::Divergence::identical) return;
+  into.parted.push_back({repeat, a.index, found, equal_tokens(a, b), start_of(a), start_of(b),
+                         a.cached_tokens, b.cached_tokens});
+}
+
+}  // namespace
+
+std::string_view to_string(Start start) {
+  switch (start) {
+    case Start::computed: return "computed";
+    case Start::live: return "live";
+    case Start::restored: return "restored";
+    case Start::unknown: break;
+  }
+  return "unknown";
+}
+
+Start start_of(const Outcome& outcome) {
+  if (outcome.cached_tokens < 0) return Start::unknown;
+  if (outcome.cached_tokens == 0) return Start::computed;
+  return outcome.source == "disk" || outcome.source == "copy" ? Start::restored : Start::live;
+}
+
+std::int64_t equal_tokens(const Outcome& a, const Outcome& b) {
+  const auto streamed = [](const Outcome& o) { return o.text.empty() || !o.token_ends.empty(); };
+  if (!streamed(a) || !streamed(b)) return -1;
+  const std::string_view text_a = a.text;
+  const std::string_view text_b = b.text;
+  const std::size_t limit = std::min(a.token_ends.size(), b.token_ends.size());
+  std::size_t begin = 0;
+  std::size_t count = 0;
+  for (; count < limit && a.token_ends[count] == b.token_ends[count]; ++count) {
+    const std::size_t end = a.token_ends[count];
+    if (text_a.substr(begin, end - begin) != text_b.substr(begin, end - begin)) break;
+    begin = end;
+  }
+  return static_cast<std::int64_t>(count);
+}
+
+void compare_runs(const Run& a, const Run& b, Meaning& meaning, ArmPairs& into) {
   std::map<std::size_t, const Outcome*> others;
   for (const Outcome& outcome : b.outcomes) {
     if (outcome.failure.empty()) others[outcome.index] = &outcome;
@@ -26,15 +71,8 @@ void compare_runs(const Run& a, const Run& b, Comparison& into) {
     if (!one.failure.empty() || other == others.end()) continue;
     if (one.body != other->second->body) {
       ++into.other_prompts;
-      continue;
-    }
-    ++into.pairs;
-    Verdict verdict = compare(one.text, other->second->text);
-    if (verdict.name == "identical") {
-      ++into.identical;
     } else {
-      into.parted.push_back({a.repeat, one.index, std::move(verdict), one.cached_tokens,
-                             other->second->cached_tokens});
+      compare_pair(one, *other->second, a.repeat, meaning, into);
     }
   }
 }

@@ -147,6 +147,7 @@ Outcome Player::ask(std::size_t index) {
   outcome.cached_tokens = reader.cached_tokens;
   outcome.output_tokens = reader.output_tokens;
   outcome.text = std::move(reader.text);
+  outcome.token_ends = std::move(reader.token_ends);
   if (!reply) {
     outcome.failure =
         reply.error().code == toki::Errc::cancelled ? "stopped" : reply.error().detail;

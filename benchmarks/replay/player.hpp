@@ -26,10 +26,11 @@ struct Outcome {
   std::int64_t prompt_tokens = -1;
   std::int64_t cached_tokens = -1;
   std::int64_t output_tokens = -1;
-  std::string source;               ///< x-toki-source
-  std::string body;                 ///< as sent, but for what this program and the arm add
-  std::string text;                 ///< of the answer
-  std::int64_t oracle_tokens = -1;  ///< filled in later: new to the oracle
+  std::string source;                   ///< x-toki-source
+  std::string body;                     ///< as sent, but for what this program and the arm add
+  std::string text;                     ///< of the answer
+  std::vector<std::size_t> token_ends;  ///< in it, of a stream: where each event's text ends
+  std::int64_t oracle_tokens = -1;      ///< filled in later: new to the oracle
 };
 
 struct PlaySettings {

@@ -25,7 +25,10 @@ struct Report {
   std::string begun;          ///< UTC
   std::vector<std::pair<std::string, std::string>> settings;
   std::vector<ArmReport> arms;
-  std::vector<Comparison> comparisons;
+  std::vector<ArmPairs> comparisons;
+  std::string meaning;        ///< how pairs are judged that no rule decides
+  std::size_t undecided = 0;  ///< of them, those that the embeddings' server failed
+  std::string undecided_why;
   double own_cpu_s = 0;  ///< of this program, which shares the cores with what it measures
   bool interrupted = false;
 };
@@ -36,6 +39,14 @@ std::vector<std::string> fault_lines(const Report& report);
 std::string as_text(const Report& report);
 std::string as_json(const Report& report);
 std::string as_html(const Report& report);
+
+/// How the answers of each two arms compare: a row of titles, one a comparison, and below it
+/// one for each way in which its requests began (with two blanks before its name).
+std::vector<std::vector<std::string>> pair_rows(const Report& report);
+/// Under that table, one line each.
+std::vector<std::string> pair_notes(const Report& report);
+/// The divergent pairs of one comparison, a row of titles first; at most `most` of them.
+std::vector<std::vector<std::string>> parted_rows(const ArmPairs& pairs, std::size_t most);
 
 /// A figure as it stands in a table; "-" when it is not known.
 std::string figure_text(double value, int decimals);

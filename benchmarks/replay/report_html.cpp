@@ -29,6 +29,7 @@ small { opacity: .75; display: block; } .plots { display: grid; gap: 1rem 2rem;
 svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
 svg .grid { stroke: var(--line); stroke-width: 1; } .legend span { margin-right: 1.2rem; }
 .legend i { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .4em; }
+td.inner { padding-left: 2rem; } details { margin-top: .7rem; }
 .bad { font-weight: 600; color: var(--c7); } pre { white-space: pre-wrap; }
 )";
 
@@ -57,6 +58,40 @@ std::string figure_table(const Report& report) {
     html += "</tr>\n";
   }
   return html + "</table></div>\n";
+}
+
+std::string table(const std::vector<std::vector<std::string>>& rows) {
+  std::string html = "<div class=\"scroll\"><table>\n";
+  for (const auto& row : rows) {
+    const char* tag = &row == &rows.front() ? "th" : "td";
+    html += "<tr>";
+    for (const std::string& text : row) {
+      const bool inner = text.starts_with("  ");
+      html += fmt::format("<{}{}>{}</{}>", tag, inner ? " class=\"inner\"" : "", escape_html(text),
+                          tag);
+    }
+    html += "</tr>\n";
+  }
+  return html + "</table></div>\n";
+}
+
+std::string answers(const Report& report) {
+  if (report.comparisons.empty()) return {};
+  std::string html = "<h2>Answers to the same prompts</h2>\n" + table(pair_rows(report));
+  for (const std::string& note : pair_notes(report)) {
+    html += "<small>" + escape_html(note) + "</small>\n";
+  }
+  for (const ArmPairs& pairs : report.comparisons) {
+    if (pairs.parted.empty()) continue;
+    constexpr std::size_t kShown = 200;
+    html += fmt::format("<details><summary>Where {} and {} part{}</summary>\n{}</details>\n",
+                        escape_html(pairs.a), escape_html(pairs.b),
+                        pairs.parted.size() > kShown
+                            ? fmt::format(": the first {} of {}", kShown, pairs.parted.size())
+                            : std::string(),
+                        table(parted_rows(pairs, kShown)));
+  }
+  return html;
 }
 
 std::string arm_legend(const Report& report) {
@@ -175,7 +210,7 @@ std::string as_html(const Report& report) {
   if (report.interrupted) {
     html += "<p class=\"bad\">Interrupted: this is what was measured until then.</p>\n";
   }
-  html += figure_table(report) + "<div class=\"plots\">\n";
+  html += figure_table(report) + answers(report) + "<div class=\"plots\">\n";
   const std::string legend = arm_legend(report);
   html += plot("Time to first token", "Share of requests that had their first text by then.",
                legend + first_token_plot(report));

@@ -1,5 +1,6 @@
 #include <toki/version.hpp>
 
+#include <algorithm>
 #include <cmath>
 
 #include "report.hpp"
@@ -65,24 +66,66 @@ json::array samples(const Run& run) {
   return list;
 }
 
+json::object share(double value, const toki::Interval& range) {
+  return {{"share", value}, {"low", range.low}, {"high", range.high}};
+}
+
+json::object counts(const toki::DivergenceCounts& found) {
+  using toki::Divergence;
+  json::object result{{"pairs", found.pairs()}};
+  for (const auto& [name, kind] : {std::pair("identical", Divergence::identical),
+                                   std::pair("whitespace_only", Divergence::whitespace_only),
+                                   std::pair("restore_noise", Divergence::restore_noise),
+                                   std::pair("substantive", Divergence::substantive)}) {
+    result[name] = found.count(kind);
+  }
+  const double pairs = static_cast<double>(std::max<std::uint64_t>(1, found.pairs()));
+  result["divergent_of_pairs"] = share(static_cast<double>(found.divergent()) / pairs,
+                                       toki::wilson(found.divergent(), found.pairs()));
+  result["substantive_of_divergent"] =
+      share(found.substantive_share(), found.substantive_interval());
+  return result;
+}
+
+json::object parted_pair(const PartedPair& pair) {
+  const toki::Comparison& found = pair.found;
+  json::object one{{"repeat", pair.repeat},
+                   {"request", pair.index},
+                   {"class", to_string(found.kind)},
+                   {"reason", to_string(found.reason)},
+                   {"equal_characters", found.parting.characters},
+                   {"equal_tokens", count(pair.tokens)},
+                   {"equal_words", found.parting.words},
+                   {"words_a", found.words_a},
+                   {"words_b", found.words_b},
+                   {"words_changed", found.words_changed},
+                   {"start_a", to_string(pair.start_a)},
+                   {"start_b", to_string(pair.start_b)},
+                   {"cached_a", count(pair.cached_a)},
+                   {"cached_b", count(pair.cached_b)}};
+  if (found.reason == toki::DivergenceReason::similarity) one["cosine"] = found.cosine;
+  return one;
+}
+
 json::array comparisons(const Report& report) {
   json::array list;
-  for (const Comparison& pairs : report.comparisons) {
-    json::array parted;
-    for (const PartedPair& pair : pairs.parted) {
-      parted.push_back(json::object{{"repeat", pair.repeat},
-                                    {"request", pair.index},
-                                    {"verdict", pair.verdict.name},
-                                    {"common_chars", pair.verdict.common_chars},
-                                    {"cached_a", count(pair.cached_a)},
-                                    {"cached_b", count(pair.cached_b)}});
+  for (const ArmPairs& pairs : report.comparisons) {
+    json::object one{{"a", pairs.a}, {"b", pairs.b}};
+    for (const auto& [name, value] : counts(pairs.counts)) one[name] = value;
+    json::array groups;
+    for (const PairGroup& group : pairs.groups) {
+      json::object part = counts(group.counts);
+      part["start_a"] = to_string(group.a);
+      part["start_b"] = to_string(group.b);
+      part["equal_reuse"] = group.equal_reuse;
+      groups.push_back(std::move(part));
     }
-    list.push_back(json::object{{"a", pairs.a},
-                                {"b", pairs.b},
-                                {"pairs", pairs.pairs},
-                                {"identical", pairs.identical},
-                                {"other_prompts", pairs.other_prompts},
-                                {"parted", std::move(parted)}});
+    json::array parted;
+    for (const PartedPair& pair : pairs.parted) parted.push_back(parted_pair(pair));
+    one["groups"] = std::move(groups);
+    one["other_prompts"] = pairs.other_prompts;
+    one["parted"] = std::move(parted);
+    list.push_back(std::move(one));
   }
   return list;
 }
@@ -122,7 +165,9 @@ std::string as_json(const Report& report) {
                          {"interrupted", report.interrupted},
                          {"settings", std::move(settings)},
                          {"arms", std::move(arms)},
-                         {"comparisons", comparisons(report)}};
+                         {"comparisons", comparisons(report)},
+                         {"undecided_pairs_are", report.meaning},
+                         {"undecided_without_embedding", report.undecided}};
   return json::serialize(all) + "\n";
 }
 

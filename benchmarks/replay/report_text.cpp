@@ -74,28 +74,20 @@ std::string oracle_lines(const Report& report) {
   return text;
 }
 
-std::string pair_lines(const Report& report) {
-  std::string text;
-  for (const Comparison& pairs : report.comparisons) {
-    text += fmt::format("texts of {} and {}: {} of {} pairs identical", pairs.a, pairs.b,
-                        pairs.identical, pairs.pairs);
-    if (pairs.other_prompts > 0) {
-      text += fmt::format(" ({} more had other prompts, after an earlier answer differed)",
-                          pairs.other_prompts);
-    }
-    text += "\n";
+std::string pair_text(const Report& report) {
+  if (report.comparisons.empty()) return {};
+  std::string text = table(pair_rows(report));
+  for (const std::string& note : pair_notes(report)) text += note + "\n";
+  for (const ArmPairs& pairs : report.comparisons) {
+    if (pairs.parted.empty()) continue;
     constexpr std::size_t kShown = 5;
-    for (std::size_t i = 0; i < std::min(kShown, pairs.parted.size()); ++i) {
-      const PartedPair& pair = pairs.parted[i];
-      text += fmt::format("  request {}: {} after {} characters (reused {} and {} tokens)\n",
-                          pair.index, pair.verdict.name, pair.verdict.common_chars, pair.cached_a,
-                          pair.cached_b);
-    }
+    text +=
+        fmt::format("\n{} and {} part:\n{}", pairs.a, pairs.b, table(parted_rows(pairs, kShown)));
     if (pairs.parted.size() > kShown) {
-      text += fmt::format("  and {} more\n", pairs.parted.size() - kShown);
+      text += fmt::format("and {} more (--json has all)\n", pairs.parted.size() - kShown);
     }
   }
-  return text;
+  return text + "\n";
 }
 
 std::string heading(const Report& report) {
@@ -164,7 +156,7 @@ std::string as_text(const Report& report) {
     }
     text += "\n";
   }
-  text += pair_lines(report) + oracle_lines(report);
+  text += pair_text(report) + oracle_lines(report);
   return text + fmt::format("toki-replay itself: {:.2f} s of CPU\n", report.own_cpu_s);
 }
 

@@ -177,13 +177,14 @@ void measure(std::deque<Measured>& group, const Options& options, const Workload
   for (Measured& arm : group) arm.finish();
 }
 
-std::vector<Comparison> compare_arms(const std::vector<ArmReport>& arms) {
-  std::vector<Comparison> all;
+// Each two of them.
+std::vector<ArmPairs> compare_arms(const std::vector<ArmReport>& arms, Meaning& meaning) {
+  std::vector<ArmPairs> all;
   for (std::size_t a = 0; a < arms.size(); ++a) {
     for (std::size_t b = a + 1; b < arms.size(); ++b) {
-      Comparison pairs{arms[a].settings.name, arms[b].settings.name};
+      ArmPairs pairs{arms[a].settings.name, arms[b].settings.name};
       for (std::size_t i = 0; i < std::min(arms[a].runs.size(), arms[b].runs.size()); ++i) {
-        compare_runs(arms[a].runs[i], arms[b].runs[i], pairs);
+        compare_runs(arms[a].runs[i], arms[b].runs[i], meaning, pairs);
       }
       all.push_back(std::move(pairs));
     }
@@ -245,9 +246,16 @@ bool targets_answer(Report& report, const Options& options) {
   return true;
 }
 
+std::string words_for(const MeaningSettings& meaning) {
+  if (!meaning.server && !meaning.words) return "substantive: there is no --embed-backend";
+  const std::string by = meaning.words ? "vectors made of their words (--hash-embedding)"
+                                       : "the embeddings of http://" + meaning.server->authority();
+  return fmt::format("noise where the cosine of {} is {} or more", by, meaning.cosine);
+}
+
 }  // namespace
 
-Report run_all(const Options& options, const Workload& workload) {
+Report run_all(const Options& options, const Workload& workload, Meaning& meaning) {
   Report report;
   report.machine = bench::machine();
   utsname system{};
@@ -280,7 +288,10 @@ Report run_all(const Options& options, const Workload& workload) {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
   report.own_cpu_s = seconds(used.ru_utime) + seconds(used.ru_stime);
-  report.comparisons = compare_arms(report.arms);
+  report.comparisons = compare_arms(report.arms, meaning);
+  report.meaning = words_for(options.meaning);
+  report.undecided = meaning.missed();
+  report.undecided_why = meaning.why();
   report.interrupted = stop::requested();
   return report;
 }

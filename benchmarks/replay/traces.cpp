@@ -18,6 +18,13 @@ using toki::Errc;
 using toki::Error;
 using toki::Status;
 
+// As deep as tokid passes on, and the line around a body.
+json::parse_options deep() {
+  json::parse_options options;
+  options.max_depth = 520;
+  return options;
+}
+
 // One line and where it stands.
 struct Line {
   json::value value;
@@ -41,7 +48,7 @@ Status each_line(const std::vector<fs::path>& files, const Take& take) {
       Line line{{}, fmt::format("{}:{}", file.string(), ++number)};
       if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
       boost::system::error_code ec;
-      line.value = json::parse(text, ec);
+      line.value = json::parse(text, ec, {}, deep());
       if (ec == json::error::incomplete) return bad(line, "the line breaks off: half a JSON value");
       if (ec) return bad(line, "no JSON: " + ec.message());
       if (!line.value.is_object()) return bad(line, "no JSON object");
@@ -167,7 +174,7 @@ class Reader {
       body = wrapped;
       if (wrapped.is_string()) {  // the bytes as they came
         boost::system::error_code ec;
-        body = json::parse(text_of(wrapped), ec);
+        body = json::parse(text_of(wrapped), ec, {}, deep());
         if (ec) return bad(line, "body holds no JSON: " + ec.message());
       }
       request.at_ms = number_of(member(line.value, "at_ms"), 0);

@@ -475,6 +475,9 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
   if (monitor_.several_models()) {
     leave_to_backend(std::get<GenerationRequest>(read), Reason::several_models);
   }
+  if (options_.record) {
+    options_.record(endpoint, request.body);
+  }
   const Audit::Client present(options_.audit);
   Flow flow{.proxy = *this,
             .request = request_now,

@@ -181,6 +181,9 @@ std::size_t stat_rows(const Stats& s, std::span<StatRow> rows) noexcept {
        n(s.audit_substantive_total)},
       {"audits_dropped_total", "Audits given up: no time, no slot, or no answer to compare", true,
        n(s.audits_dropped_total)},
+      {"recorded_total", "Request bodies written to the file of --record", true,
+       n(s.recorded_total)},
+      {"recording", "1 while request bodies are recorded", false, n(s.recording)},
   }};
   TOKI_CHECK(rows.size() >= kStatRows);
   std::copy(all.begin(), all.end(), rows.begin());

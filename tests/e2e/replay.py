@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -118,12 +119,88 @@ class Report(ReplayCase):
             self.assertEqual(
                 pairs["pairs"], pairs["identical"] + len(pairs["parted"]), pairs
             )
+            self.assertEqual(pairs["pairs"], sum(g["pairs"] for g in pairs["groups"]), pairs)
             self.assertEqual(pairs["pairs"] + pairs["other_prompts"], 12, pairs)
         with open(self.path("report.html"), encoding="utf-8") as file:
             page = file.read()
         self.assertEqual(page.count("<svg"), 4)
         for outside in ("src=", "href=", "url(", "@import", "<script"):
             self.assertNotIn(outside, page)
+
+    def test_restored_answers_are_those_of_a_live_slot(self):
+        """Each conversation has a slot of its own on one side, all share one on the other."""
+        self.replay(
+            *self.arm("live", "--cache-ram 0"),
+            *self.arm("toki", "-np 1 -c 1024"),
+            *"--agents 5 --turns 6 --systems 5 --system-words 40 --task-words 10".split(),
+            *"--answer-tokens 16 --slots 6 --context 1024".split(),
+        )
+        (pairs,) = self.report()["comparisons"]
+        self.assertEqual(pairs["substantive"] + pairs["restore_noise"], 0, pairs)
+        restored = [
+            group
+            for group in pairs["groups"]
+            if (group["start_a"], group["start_b"], group["equal_reuse"])
+            == ("live", "restored", True)
+        ]
+        self.assertEqual(len(restored), 1, pairs)
+        self.assertGreaterEqual(restored[0]["pairs"], 10)
+        self.assertEqual(restored[0]["identical"], restored[0]["pairs"])
+
+    def test_answers_that_differ_are_classified_and_judged_by_embeddings(self):
+        embedder = self.start_llama(
+            slots=None,
+            name="embedder",
+            extra=["--embeddings", "--pooling", "mean", "-np", "1", "-c", "512"],
+        )
+        args = [
+            *self.arm("one"),
+            *self.arm("other", more=';body={"seed":7,"temperature":2}'),
+            *"--agents 6 --turns 1 --systems 6 --system-words 20 --task-words 10".split(),
+            *"--answer-tokens 12 --context 512".split(),
+        ]
+        done = self.replay(*args, "--embed-backend", embedder.url, "--same-meaning", "0")
+        (pairs,) = self.report()["comparisons"]
+        self.assertEqual(pairs["pairs"], 6)
+        self.assertGreater(len(pairs["parted"]), 0)
+        for pair in pairs["parted"]:
+            self.assertNotEqual(pair["reason"], "no_similarity", pair)
+            self.assertLessEqual(pair["equal_tokens"], 12)
+            self.assertIn(pair["start_a"], ("computed", "live"))
+        self.assertIn("one and other part:", done.stdout)
+        self.assertIn("class", done.stdout)
+        with open(self.path("report.html"), encoding="utf-8") as file:
+            self.assertIn("Answers to the same prompts", file.read())
+
+    def test_what_tokid_records_is_replayed(self):
+        llama = self.start_llama(slots=2, context=1024, name="recorded")
+        trace = self.path("recorded.jsonl")
+        tokid = self.start_tokid(backend=llama.url, options=["--record", trace])
+        bodies = [
+            {
+                "messages": [{"role": "user", "content": harness.words(20, number) + " \n \u00e4"}],
+                "max_tokens": 3,
+                "temperature": 0,
+                "stream": number % 2 == 0,
+            }
+            for number in range(4)
+        ]
+        for body in bodies:
+            self.assertEqual(
+                harness.post(tokid.url + "/v1/chat/completions", body).status, 200
+            )
+        native = {"prompt": harness.words(15, 9), "n_predict": 3, "temperature": 0}
+        self.assertEqual(harness.post(tokid.url + "/completion", native).status, 200)
+        tokid.stats_when(lambda s: s["recorded_total"] == 5, "all are recorded")
+        with open(trace, encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+        self.assertEqual([line["body"] for line in lines], [*bodies, native])
+        self.replay("--target", f"one={llama.url}", "--target", f"two={tokid.url}", "--workload", trace)
+        report = self.report()
+        self.assertEqual(report["settings"]["kind"], "bodies")
+        for arm in report["arms"]:
+            figures = arm["runs"][0]["figures"]
+            self.assertEqual((figures["requests"], figures["failures"]), (5, 0))
 
     def test_a_recorded_file_on_a_target_that_runs_already(self):
         llama = self.start_llama(slots=2, context=1024)
@@ -162,7 +239,8 @@ class NothingLeft(ReplayCase):
 
         def under_way():
             with open(self.path("stderr"), encoding="utf-8") as file:
-                return "of 2500 requests" in file.read() or child.poll() is not None
+                measured = re.search(r"[1-9]\d* of 2500 requests", file.read())
+                return measured or child.poll() is not None
 
         harness.wait_until(under_way, "requests are on their way")
         self.assertIsNone(child.poll())
@@ -196,7 +274,12 @@ class NothingLeft(ReplayCase):
 class Faults(ReplayCase):
     def assert_one_line(self, text, *more, status=1):
         done = self.replay(*more, status=status)
-        lines = done.stderr.strip().splitlines()
+        # On a busy machine it may have time to tell how far it is.
+        lines = [
+            line
+            for line in done.stderr.strip().splitlines()
+            if not re.search(r"\d+ of \d+ requests$", line)
+        ]
         self.assertEqual(len(lines), 1, done.stderr)
         self.assertTrue(lines[0].startswith("toki-replay: "), done.stderr)
         self.assertIn(text, lines[0])
@@ -221,7 +304,31 @@ class Faults(ReplayCase):
             f"{trace}:2: the line breaks off", *self.arm("direct"), "--workload", trace
         )
 
+    def test_lines_that_are_no_json(self):
+        trace = self.path("lines.jsonl")
+        with open(trace, "w", encoding="utf-8") as file:
+            file.write(json.dumps({"prompt": "x"}) + "\n\nGET / HTTP/1.1\n")
+        self.assert_one_line(f"{trace}:3: no JSON", *self.arm("direct"), "--workload", trace)
+
+    def test_a_model_that_is_none(self):
+        model = self.path("no-model.gguf")
+        with open(model, "w", encoding="utf-8") as file:
+            file.write("this is no model")
+        self.assert_one_line(
+            "direct: llama-server ended with", *self.arm("direct"), "--model", model
+        )
+
+    def test_embeddings_that_nobody_makes(self):
+        self.assert_one_line(
+            "--embed-backend http://127.0.0.1:1: ",
+            *self.arm("direct"),
+            *("--embed-backend", "http://127.0.0.1:1"),
+        )
+
     def test_bad_options(self):
+        self.assert_one_line(
+            "only one of them", "--hash-embedding", "--embed-backend", "http://h:1", status=2
+        )
         self.assert_one_line("nothing to measure", status=2)
         self.assert_one_line("no such file", "--arm", "a", "--model", "/no", status=2)
         self.assert_one_line("--restart", "--target", "a=http://h:1", "--restart", status=2)

@@ -13,6 +13,7 @@
 #include "figures.hpp"
 #include "oracle.hpp"
 #include "pairs.hpp"
+#include "report.hpp"
 #include "support/wait.hpp"
 #include "workload.hpp"
 
@@ -170,6 +171,14 @@ TEST_CASE("recorded bodies keep their members, path and time") {
   CHECK(workload.requests[2].body.at("max_tokens") == 5);
 }
 
+TEST_CASE("a recorded body may be as deep as tokid passes on") {
+  Folder folder;
+  const std::string deep = std::string(509, '[') + std::string(509, ']');
+  const std::string file = folder.file(
+      "deep.jsonl", R"({"path":"/completion","at_ms":1,"body":{"prompt":"x","a":)" + deep + "}}\n");
+  CHECK(read(file).requests.size() == 1);
+}
+
 TEST_CASE("a Mooncake trace: equal hashes become equal text, the last block its share") {
   Folder folder;
   const std::string file = folder.file(
@@ -212,6 +221,10 @@ TEST_CASE("a bad line is named with its file and number") {
   CHECK(error_of(path) == path + ":1: input_length does not fit hash_ids");
   path = folder.file("7.jsonl", R"({"body":"{"})");
   CHECK(error_of(path).rfind(path + ":1: body holds no JSON", 0) == 0);
+  path = folder.file("8a.jsonl", R"({"prompt":"a"})"
+                                 "\n"
+                                 R"({"prompt":"a"} {"prompt":"b"})");
+  CHECK(error_of(path).rfind(path + ":2: no JSON", 0) == 0);
   path = folder.file("8.jsonl", "[1]\n");
   CHECK(error_of(path) == path + ":1: no JSON object");
   path = folder.file("9.jsonl", "\n");
@@ -282,6 +295,7 @@ TEST_CASE("an answer is read alike however its stream is cut") {
     reader.take(stream.substr(cut), start + std::chrono::seconds(2));
     reader.end(start + std::chrono::seconds(3));
     REQUIRE(reader.text == "Hello");
+    REQUIRE(reader.token_ends == std::vector<std::size_t>{2, 5});
     REQUIRE(reader.prompt_tokens == 12);
     REQUIRE(reader.cached_tokens == 7);
     REQUIRE(reader.output_tokens == 2);
@@ -299,6 +313,7 @@ TEST_CASE("plain answers, other shapes and errors in the stream are read") {
   plain.take("\"prompt_tokens_details\":{\"cached_tokens\":2}}}", now);
   plain.end(now);
   CHECK(plain.text == "x");
+  CHECK(plain.token_ends.empty());  // no stream
   CHECK(plain.cached_tokens == 2);
   AnswerReader responses;
   responses.take(
@@ -390,36 +405,153 @@ TEST_CASE("figures of a run: classes, counts, quantiles by nearest rank") {
   CHECK(spread.max == 4);
 }
 
-TEST_CASE("pairs: where two answers part, in characters, and other prompts are no pairs") {
-  CHECK(compare("abc", "abc").name == "identical");
-  CHECK(compare("abc", "abd").common_chars == 2);
-  CHECK(compare("abc", "abcd").common_chars == 3);
-  CHECK(compare("n\xc3\xa4h", "n\xc3\xbch").common_chars == 1);  // ä and ü share a byte
-  CHECK(compare("\xe4\xb8\xad", "\xe4\xb8\xad!").common_chars == 1);
+namespace {
+
+Outcome answer(std::size_t index, const std::vector<std::string>& pieces, std::int64_t cached = 0,
+               const std::string& source = "", const std::string& body = "p") {
+  Outcome outcome;
+  outcome.index = index;
+  outcome.body = body;
+  outcome.cached_tokens = cached;
+  outcome.source = source;
+  for (const std::string& piece : pieces) {
+    outcome.text += piece;
+    outcome.token_ends.push_back(outcome.text.size());
+  }
+  return outcome;
+}
+
+}  // namespace
+
+TEST_CASE("pairs: tokens are equal up to the first event that differs, however much text is") {
+  const auto equal = [](const std::vector<std::string>& a, const std::vector<std::string>& b) {
+    const std::int64_t count = equal_tokens(answer(0, a), answer(0, b));
+    CHECK(count == equal_tokens(answer(0, b), answer(0, a)));
+    return count;
+  };
+  CHECK(equal({"a", "bc"}, {"a", "bc"}) == 2);
+  CHECK(equal({"a", "bc"}, {"a", "bd"}) == 1);
+  CHECK(equal({"a", "bc"}, {"a", "b", "c"}) == 1);  // the same text of other tokens
+  CHECK(equal({"a", "b"}, {"a", "b", "c"}) == 2);
+  CHECK(equal({}, {"a"}) == 0);
+  Outcome plain = answer(0, {"a"});
+  plain.token_ends.clear();
+  CHECK(equal_tokens(plain, answer(0, {"a"})) == -1);
+}
+
+TEST_CASE("pairs: each is classified, told where it parts, and grouped by what it began with") {
   Run a;
   Run b;
-  const auto add = [](Run& run, std::size_t index, const char* body, const char* text) {
-    Outcome outcome;
-    outcome.index = index;
-    outcome.body = body;
-    outcome.text = text;
-    run.outcomes.push_back(outcome);
-  };
-  add(a, 0, "p", "same");
-  add(a, 1, "p", "one");
-  add(a, 2, "p", "x");
-  add(a, 3, "p", "only here");
-  add(b, 2, "q", "x");
-  add(b, 1, "p", "other");
-  add(b, 0, "p", "same");
-  Comparison pairs;
-  compare_runs(a, b, pairs);
-  CHECK(pairs.pairs == 2);
-  CHECK(pairs.identical == 1);
+  a.outcomes = {answer(0, {"the ", "same"}, 40, "slot"),
+                answer(1, {"it is ", "12"}, 30, "slot"),
+                answer(2, {"x"}),
+                answer(3, {"only here"}),
+                answer(4, {"a", " b"}, 0),
+                answer(5, {"Yes", "."}, 20, "slot")};
+  b.outcomes = {answer(2, {"x"}, 0, "", "another prompt"), answer(1, {"it is ", "13"}, 30, "disk"),
+                answer(0, {"the ", "same"}, 40, "copy"), answer(4, {"a", "  b"}, 0),
+                answer(5, {"Yes", "!"}, 16, "disk")};
+  Meaning none({});
+  ArmPairs pairs;
+  compare_runs(a, b, none, pairs);
+  CHECK(pairs.counts.of == std::array<std::uint64_t, 4>{1, 1, 1, 1});
   CHECK(pairs.other_prompts == 1);
+  REQUIRE(pairs.groups.size() == 3);
+  CHECK(pairs.groups[0].a == Start::live);
+  CHECK(pairs.groups[0].b == Start::restored);
+  CHECK(pairs.groups[0].equal_reuse);
+  CHECK(pairs.groups[0].counts.of == std::array<std::uint64_t, 4>{1, 0, 0, 1});
+  CHECK(pairs.groups[1].a == Start::computed);
+  CHECK(pairs.groups[2].b == Start::restored);
+  CHECK_FALSE(pairs.groups[2].equal_reuse);
+  REQUIRE(pairs.parted.size() == 3);
+  const PartedPair& number = pairs.parted[0];
+  CHECK(number.index == 1);
+  CHECK(number.found.reason == toki::DivergenceReason::numbers);
+  CHECK(number.found.parting.characters == 7);
+  CHECK(number.tokens == 1);
+  CHECK(number.cached_b == 30);
+  CHECK(pairs.parted[1].found.kind == toki::Divergence::whitespace_only);
+  CHECK(pairs.parted[2].found.kind == toki::Divergence::restore_noise);
+}
+
+TEST_CASE("pairs: what no rule decides is substantive, or for vectors of words when asked for") {
+  Run a;
+  Run b;
+  a.outcomes = {answer(0, {"the car stands in front of the old house by the river and is fast"})};
+  b.outcomes = {
+      answer(0, {"the automobile stands in front of the old house by the river and is fast"})};
+  ArmPairs pairs;
+  Meaning none({});
+  compare_runs(a, b, none, pairs);
   REQUIRE(pairs.parted.size() == 1);
-  CHECK(pairs.parted[0].index == 1);
-  CHECK(pairs.parted[0].verdict.common_chars == 1);
+  CHECK(pairs.parted[0].found.reason == toki::DivergenceReason::no_similarity);
+  CHECK(pairs.counts.count(toki::Divergence::substantive) == 1);
+  CHECK(none.missed() == 0);
+  Meaning words({.server = {}, .words = true, .cosine = 0.5});
+  ArmPairs judged;
+  compare_runs(a, b, words, judged);
+  CHECK(judged.parted[0].found.reason == toki::DivergenceReason::similarity);
+  CHECK(judged.parted[0].found.cosine > 0.5);
+  CHECK(judged.parted[0].found.cosine < 0.99);
+  CHECK(judged.counts.count(toki::Divergence::restore_noise) == 1);
+}
+
+TEST_CASE("pairs: a server of embeddings that is not there is named before, and missed after") {
+  MeaningSettings settings;
+  settings.server = Address{"127.0.0.1", "1"};
+  Meaning meaning(settings);
+  const auto status = meaning.probe();
+  REQUIRE_FALSE(status);
+  CHECK(status.error().detail.rfind("--embed-backend http://127.0.0.1:1: ", 0) == 0);
+  toki::Comparison found = toki::compare("the car is fast", "the automobile is fast");
+  REQUIRE(found.undecided);
+  meaning.decide(found, "the car is fast", "the automobile is fast");
+  CHECK(found.kind == toki::Divergence::substantive);
+  CHECK(meaning.missed() == 1);
+  CHECK_FALSE(meaning.why().empty());
+}
+
+TEST_CASE("words are told apart, and equal ones are alike") {
+  const toki::Tokens tokens = word_tokens("  one two\n one ");
+  REQUIRE(tokens.size() == 3);
+  CHECK(tokens[0] == tokens[2]);
+  CHECK(tokens[0] != tokens[1]);
+  CHECK(word_tokens("").empty());
+}
+
+TEST_CASE("reports show classes, shares with their interval and where pairs part, and no text") {
+  Run a;
+  Run b;
+  for (std::size_t i = 0; i < 8; ++i) {
+    a.outcomes.push_back(answer(i, {"secret ", "12"}, 5, "slot"));
+    b.outcomes.push_back(answer(i, {"secret ", i < 2 ? "13" : "12"}, 5, "disk"));
+  }
+  Report report;
+  report.meaning = "substantive: there is no --embed-backend";
+  ArmPairs pairs{"live", "<restored>"};
+  Meaning none({});
+  compare_runs(a, b, none, pairs);
+  report.comparisons.push_back(pairs);
+  const auto rows = pair_rows(report);
+  REQUIRE(rows.size() == 3);
+  CHECK(rows[1] == std::vector<std::string>{"live, <restored>", "8", "6", "0", "0", "2",
+                                            "25.0 % (7.1 to 59.1)", "100 % (34.2 to 100)"});
+  CHECK(rows[2][0] == "  live, restored, equal reuse");
+  CHECK(parted_rows(pairs, 1).size() == 2);
+  CHECK(parted_rows(pairs, 9)[2] == std::vector<std::string>{"1", "substantive", "numbers", "8",
+                                                             "1", "1", "5 live", "5 restored"});
+  for (const std::string& shown : {as_text(report), as_json(report), as_html(report)}) {
+    CHECK(shown.find("numbers") != std::string::npos);
+    CHECK(shown.find("secret") == std::string::npos);
+  }
+  CHECK(as_html(report).find("<restored>") == std::string::npos);
+  const json::value parsed = json::parse(as_json(report));
+  const json::value& one = parsed.at("comparisons").at(0);
+  CHECK(one.at("pairs") == 8);
+  CHECK(one.at("divergent_of_pairs").at("share") == 0.25);
+  CHECK(one.at("groups").at(0).at("start_b") == "restored");
+  CHECK(one.at("parted").at(1).at("equal_tokens") == 1);
 }
 
 TEST_CASE("plots stay inside their frame and escape names") {

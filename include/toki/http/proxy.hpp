@@ -52,6 +52,9 @@ struct ProxyOptions {
   KeepAlive keep_alive;
   Audit* audit = nullptr;        ///< of hits; null: none
   StoreWorker* store = nullptr;  ///< over what the engine was told to use; null: none
+  /// Gets the body of each generation that is not refused as unreadable, as the client sent it,
+  /// before anything is done with it. May be empty.
+  std::function<void(Endpoint, std::string_view body)> record;
 };
 
 /// What became of one request: everything the log says about it.
