@@ -14,10 +14,10 @@ harness.require_parts()
 if not os.path.exists(os.environ.get("TOKI_STATE_TOOL", "")):
     harness.skip("TOKI_STATE_TOOL names no file")
 
-ROUNDS = 20
+ROUNDS = int(os.environ.get("TOKI_STATE_ROUNDS", "20"))
 SHARED = 100  # tokens that the two prompts of a round have in common
 CUT = 64
-LENGTH = 32  # tokens of a continuation
+LENGTH = 64  # tokens of a continuation
 
 
 def tool(*arguments):
