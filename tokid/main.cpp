@@ -138,8 +138,11 @@ struct Daemon {
                .keep_alive = keep_alive(o),
                .audit = o.audit_every > 0 ? &audit : nullptr,
                .store = worker.get()},
-              log_request),
-        operations(engine, backend, index, store.get(), worker.get(), housekeeper),
+              [this](const toki::http::RequestReport& report) {
+                log_request(report);
+                recent.add(report, unix_ms());
+              }),
+        operations(engine, backend, index, store.get(), worker.get(), housekeeper, recent),
         server(io.get_executor(), proxy, engine, operations, monitor,
                {.max_body = o.max_body_mib << 20, .max_connections = o.max_connections},
                [this] { return stats(); }),
@@ -227,6 +230,7 @@ struct Daemon {
   toki::http::PromptEmbeddings embeddings;
   toki::http::Housekeeper housekeeper;
   toki::http::Audit audit;
+  RecentRequests recent;
   toki::http::Proxy proxy;
   Operations operations;
   Server server;

@@ -69,6 +69,7 @@ struct Stats {
   std::uint64_t pins_by_hand = 0, pins_hot = 0, pins_held = 0;
   std::uint64_t audits_total = 0, audit_identical_total = 0, audit_whitespace_total = 0,
                 audit_noise_total = 0, audit_substantive_total = 0, audits_dropped_total = 0;
+  std::uint64_t kv_limit_bytes = 0;
 };
 
 /// One line of the statistics: the name that JSON and Prometheus use, what it means, and its value.
@@ -78,7 +79,7 @@ struct StatRow {
   bool counter;
   double value;
 };
-inline constexpr std::size_t kStatRows = 98;
+inline constexpr std::size_t kStatRows = 99;
 
 /// All of `stats` in a fixed order. `rows` must have room for kStatRows; returns how many were
 /// written.

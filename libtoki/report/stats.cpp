@@ -181,6 +181,8 @@ std::size_t stat_rows(const Stats& s, std::span<StatRow> rows) noexcept {
        n(s.audit_substantive_total)},
       {"audits_dropped_total", "Audits given up: no time, no slot, or no answer to compare", true,
        n(s.audits_dropped_total)},
+      {"kv_limit_bytes", "Most bytes that segments of KV cache may take on disk; 0: none are kept",
+       false, n(s.kv_limit_bytes)},
   }};
   TOKI_CHECK(rows.size() >= kStatRows);
   std::copy(all.begin(), all.end(), rows.begin());
