@@ -35,8 +35,9 @@ step "build preset $preset"
 cmake --preset "$preset"
 cmake --build --preset "$preset" -j "$jobs"
 
-# The clients that the world uses. Major versions are fixed, so that a new one breaks nobody's run.
+# The clients that the world uses, and a browser. Major versions are fixed, so that a new one breaks nobody's run.
 get_clients() {
+  tests/support/packages.sh --clients || true
   if ! "$parts/python/bin/python3" -c 'import openai' 2>/dev/null; then
     echo "openai for Python into build/parts/python"
     rm -rf "$parts/python"
@@ -46,7 +47,6 @@ get_clients() {
       echo "not to be had: the test with it skips"
   fi
   if [ ! -e "$parts/node/node_modules/openai/package.json" ]; then
-    tests/support/packages.sh --clients || true
     echo "openai for Node.js into build/parts/node"
     mkdir -p "$parts/node"
     timeout 300 npm install --prefix "$parts/node" --no-audit --no-fund --loglevel=error \

@@ -149,8 +149,11 @@ struct Daemon {
                .audit = o.audit_every > 0 ? &audit : nullptr,
                .store = worker.get(),
                .record = record()},
-              log_request),
-        operations(engine, backend, index, store.get(), worker.get(), housekeeper),
+              [this](const toki::http::RequestReport& report) {
+                log_request(report);
+                recent.add(report, unix_ms());
+              }),
+        operations(engine, backend, index, store.get(), worker.get(), housekeeper, recent),
         server(io.get_executor(), proxy, engine, operations, monitor, server_limits(o),
                [this] { return stats(); }),
         tasks(io.get_executor()) {
@@ -258,6 +261,7 @@ struct Daemon {
   toki::http::PromptEmbeddings embeddings;
   toki::http::Housekeeper housekeeper;
   toki::http::Audit audit;
+  RecentRequests recent;
   toki::http::Proxy proxy;
   Operations operations;
   Server server;

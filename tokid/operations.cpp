@@ -26,6 +26,7 @@ using toki::http::Millis;
 namespace {
 
 constexpr std::size_t kEntriesShown = 1000;
+constexpr std::size_t kTreeShown = 128;
 constexpr std::uint64_t kFlushMs = 30000;
 constexpr std::uint64_t kMostFlushMs = 600000;
 constexpr Millis kForgetLimit{30000};  // for saves under way, and for the index
@@ -110,6 +111,30 @@ Page Operations::entries() const {
   }
   return {.body = fmt::format("{{\"total\":{},\"entries\":[{}]}}\n",
                               engine_.stats().prompts_known + stored_only, rows)};
+}
+
+Page Operations::tree() const {
+  std::string rows;
+  engine_.each_prompt_in_order(kTreeShown, [&](const toki::PromptRecord& prompt,
+                                               std::uint64_t common) {
+    const std::uint64_t stored =
+        store_ != nullptr ? store_->held(prompt.scope, prompt.tokens).tokens : 0;
+    rows += fmt::format(
+        R"({}{{"id":{},"tokens":{},"common":{},"stored_tokens":{},"use":{:.2f},"last_used_ms":{}}})",
+        rows.empty() ? "" : ",", prompt.id, prompt.tokens.size(), common, stored, prompt.use,
+        prompt.last_used_ms);
+  });
+  return {.body = fmt::format("{{\"total\":{},\"prompts\":[{}]}}\n", engine_.stats().prompts_known,
+                              rows)};
+}
+
+Page Operations::requests(std::string_view target) const {
+  const auto text = field_of(target, "after");
+  const auto after = text ? number_of(*text) : std::optional<std::uint64_t>(0);
+  if (!after || !only_fields(target, {"after"})) {
+    return error_page(400, "the only parameter is after, the number of a request");
+  }
+  return {.body = recent_.to_json(*after)};
 }
 
 asio::awaitable<Page> Operations::flush(std::string_view target) {

@@ -18,6 +18,7 @@
 
 #include <string_view>
 
+#include "recent_requests.hpp"
 #include "routes.hpp"
 
 namespace tokid {
@@ -26,13 +27,14 @@ class Operations {
  public:
   Operations(toki::Engine& engine, toki::http::LlamaServerBackend& backend, toki::IndexStore& index,
              toki::StateStore* store, toki::http::StoreWorker* worker,
-             toki::http::Housekeeper& housekeeper)
+             toki::http::Housekeeper& housekeeper, const RecentRequests& recent)
       : engine_(engine),
         backend_(backend),
         index_(index),
         store_(store),
         worker_(worker),
-        housekeeper_(housekeeper) {}
+        housekeeper_(housekeeper),
+        recent_(recent) {}
 
   /// POST /toki/flush
   boost::asio::awaitable<Page> flush(std::string_view target);
@@ -40,6 +42,10 @@ class Operations {
   boost::asio::awaitable<Page> forget(std::string_view target);
   /// GET /toki/entries
   Page entries() const;
+  /// GET /toki/tree
+  Page tree() const;
+  /// GET /toki/requests
+  Page requests(std::string_view target) const;
 
  private:
   boost::asio::awaitable<Page> forget_all();
@@ -54,6 +60,7 @@ class Operations {
   toki::StateStore* store_;          // null: none
   toki::http::StoreWorker* worker_;  // null: none
   toki::http::Housekeeper& housekeeper_;
+  const RecentRequests& recent_;
 };
 
 }  // namespace tokid

@@ -2,12 +2,15 @@
 
 #include <toki/http/answer_writer.hpp>
 #include <toki/http/body_edit.hpp>
+#include <toki/http/pins_call.hpp>
 #include <toki/version.hpp>
 
 #include <fmt/format.h>
 
 #include <array>
+#include <chrono>
 
+#include "dashboard.hpp"
 #include "operations.hpp"
 
 namespace tokid {
@@ -54,14 +57,21 @@ std::string_view state_of(const SlotInfo& slot) {
   return "unknown";
 }
 
+std::string id_or_null(std::uint64_t id) {
+  return id != 0 ? std::to_string(id) : "null";
+}
+
 Page slots_page(const toki::Engine& engine) {
   std::string rows;
   std::size_t id = 0;
   for (const SlotInfo& slot : engine.slot_table()) {
     rows += fmt::format(
-        R"({}{{"id":{},"state":"{}","tokens":{},"known_tokens":{},"last_used":{},"pin":{}}})",
+        R"({}{{"id":{},"state":"{}","tokens":{},"known_tokens":{},"last_used":{},"used_ms_ago":{},)"
+        R"("pin":{},"prompt":{},"prompt_tokens":{}}})",
         rows.empty() ? "" : ",", id++, state_of(slot), slot.known_tokens + slot.unknown_tail,
-        slot.known_tokens, slot.last_used, slot.pin != 0 ? std::to_string(slot.pin) : "null");
+        slot.known_tokens, slot.last_used,
+        slot.last_used > 0 ? std::to_string(slot.used_ago.count()) : "null", id_or_null(slot.pin),
+        id_or_null(slot.prompt), slot.common);
   }
   return {.body = "{\"slots\":[" + rows + "]}\n"};
 }
@@ -75,6 +85,37 @@ Page health_page(const toki::http::BackendMonitor& monitor, const toki::Stats& s
                               to_string(monitor.state()), toki::version(), stats.can_save != 0,
                               stats.can_cut != 0, stats.can_rewind != 0,
                               toki::http::quote(monitor.states_why()))};
+}
+
+// What the dashboard shows, in one answer: each part is what the page of its name answers.
+Page overview_page(std::string_view target, const toki::Engine& engine,
+                   const Operations& operations, const toki::Stats& stats,
+                   const toki::http::BackendMonitor& monitor) {
+  Page requests = operations.requests(target);
+  if (requests.status != 200) {
+    return requests;
+  }
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return {
+      .body = fmt::format(
+          R"({{"now_ms":{},"health":{},"stats":{},"slots":{},"pins":{},"requests":{},"tree":{}}})"
+          "\n",
+          std::chrono::duration_cast<toki::http::Millis>(now).count(),
+          health_page(monitor, stats).body, stats_page(stats).body, slots_page(engine).body,
+          toki::http::list_pins(engine), requests.body, operations.tree().body)};
+}
+
+// Nothing in it comes from elsewhere, and no other page may frame it.
+Page dashboard_page() {
+  return {.content_type = "text/html; charset=utf-8",
+          .body = std::string(kDashboard),
+          .headers = fmt::format("Content-Security-Policy: default-src 'none'; script-src '{}'; "
+                                 "style-src '{}'; connect-src 'self'; img-src data:; "
+                                 "base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n"
+                                 "X-Content-Type-Options: nosniff\r\n"
+                                 "Referrer-Policy: no-referrer\r\n"
+                                 "Cache-Control: no-cache\r\n",
+                                 kDashboardScript, kDashboardStyle)};
 }
 
 }  // namespace
@@ -133,6 +174,21 @@ Page own_page(std::string_view method, std::string_view target, const toki::Engi
   }
   if (path == "/toki/entries") {
     return operations.entries();
+  }
+  if (path == "/toki/tree") {
+    return operations.tree();
+  }
+  if (path == "/toki/requests") {
+    return operations.requests(target);
+  }
+  if (path == "/toki/overview") {
+    return overview_page(target, engine, operations, stats(), monitor);
+  }
+  if (path == "/toki/") {
+    return dashboard_page();
+  }
+  if (path == "/toki") {  // relative, for a proxy in front that adds a path of its own
+    return {.status = 308, .body = {}, .headers = "Location: toki/\r\n"};
   }
   return error_page(404, "tokid has no such page");
 }

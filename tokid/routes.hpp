@@ -16,6 +16,7 @@ struct Page {
   unsigned status = 200;
   std::string_view content_type = "application/json; charset=utf-8";
   std::string body;
+  std::string headers{};  // more of them, each with its line's end
 };
 
 class Operations;

@@ -234,6 +234,7 @@ asio::awaitable<bool> Server::one_request(Session& session) {
       break;
   }
   if (page) {
+    answer.headers = page->headers;
     co_await answer.whole(page->status, page->content_type, page->body);
   }
   if (answer.broken_off()) {

@@ -242,8 +242,11 @@ struct SlotInfo {
   std::uint64_t unknown_tail = 0;
   bool leased = false;
   bool fenced = false;
-  std::uint64_t last_used = 0;  ///< tick of the last lease; 0: never
-  std::uint64_t pin = 0;        ///< the pin that it keeps; 0: none
+  std::uint64_t last_used = 0;            ///< tick of the last lease; 0: never
+  std::chrono::milliseconds used_ago{0};  ///< since that lease began
+  std::uint64_t pin = 0;                  ///< the pin that it keeps; 0: none
+  std::uint64_t prompt = 0;  ///< the remembered prompt that shares most with it; 0: none
+  std::uint64_t common = 0;  ///< leading tokens that both share
 };
 
 /// What is true of the backend, found by asking and by trial.
@@ -306,6 +309,8 @@ struct NearestPrompt {
 };
 
 using PromptVisit = std::function<void(const PromptRecord&)>;
+/// `common`: leading tokens that the prompt shares with the one visited before.
+using PlacedVisit = std::function<void(const PromptRecord&, std::uint64_t common)>;
 
 /// What begin() would find and decide now.
 struct Lookup {
@@ -375,6 +380,10 @@ class TOKI_EXPORT Engine {
   /// stays free of pins: Errc::busy when it would not, or when there are too many. Errc::unavailable
   /// before the backend is known; Errc::invalid_argument: no tokens, or more than a slot holds.
   Result<std::uint64_t> pin(const Scope& scope, TokenSpan tokens);
+  /// The same for the first `length` tokens of a remembered prompt; 0: for all of it. Errc::not_found:
+  /// it is not remembered; Errc::invalid_argument also when it is of another model or other adapters,
+  /// or holds media there.
+  Result<std::uint64_t> pin_prompt(std::uint64_t id, std::uint64_t length);
   /// False: there is none of that id. What its slot holds stays there, like any other content.
   bool unpin(std::uint64_t id);
   std::vector<PinInfo> pins() const;
@@ -414,6 +423,9 @@ class TOKI_EXPORT Engine {
   std::uint64_t shared(const Scope& scope, TokenSpan tokens) const;
   /// Visits the most recently used prompts, under the engine's lock: memory only.
   void each_prompt(std::size_t count, const PromptVisit& visit) const;
+  /// The same prompts in the order of their token ids, in which neighbours share most: any two share
+  /// the least `common` of those behind the first, up to the second.
+  void each_prompt_in_order(std::size_t count, const PlacedVisit& visit) const;
   /// A ticket for an idle slot whose content is worth nothing, or that is stored (its steps save it
   /// first), only while no request runs. For work that is nobody's request: dismiss it, with its
   /// slot as touched once it was sent. Errc::not_found: there is none.

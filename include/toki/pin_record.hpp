@@ -36,6 +36,7 @@ struct PinInfo {
   bool by_hand = true;
   PinState state = PinState::waiting;
   std::optional<std::uint32_t> slot{};
+  std::uint64_t prompt = 0;  ///< a remembered prompt that begins with it; 0: none does
 };
 
 }  // namespace toki

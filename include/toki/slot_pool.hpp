@@ -50,6 +50,7 @@ struct Slot {
   std::uint64_t pin_tokens = 0;  ///< so many of `tokens` are the pin's
   std::uint64_t last_used = 0;   ///< tick of the last lease; 0: never
   std::chrono::steady_clock::time_point leased_at{};
+  std::chrono::steady_clock::time_point used_at{};  ///< when the last lease that counts began
 };
 
 class TOKI_EXPORT SlotPool {

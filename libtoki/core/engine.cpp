@@ -537,15 +537,21 @@ std::size_t Engine::idle_slots() const {
 std::vector<SlotInfo> Engine::slot_table() const {
   const std::lock_guard lock(impl_->mutex);
   std::vector<SlotInfo> table;
+  const auto now = impl_->clock();
   for (std::uint32_t i = 0; i < impl_->pool.size(); ++i) {
     const Slot& slot = impl_->pool[i];
+    const auto nearest = impl_->known.nearest(slot.scope, slot.tokens);
     table.push_back({.content = slot.content,
                      .known_tokens = slot.tokens.size(),
                      .unknown_tail = slot.unknown_tail,
                      .leased = slot.leased,
                      .fenced = slot.fenced,
                      .last_used = slot.last_used,
-                     .pin = slot.pin});
+                     .used_ago = std::chrono::duration_cast<std::chrono::milliseconds>(
+                         now - (slot.last_used > 0 ? slot.used_at : now)),
+                     .pin = slot.pin,
+                     .prompt = nearest.prompt != nullptr ? nearest.prompt->id : 0,
+                     .common = nearest.common});
   }
   return table;
 }

@@ -136,6 +136,13 @@ void Engine::each_prompt(std::size_t count, const PromptVisit& visit) const {
   }
 }
 
+void Engine::each_prompt_in_order(std::size_t count, const PlacedVisit& visit) const {
+  const std::lock_guard lock(impl_->mutex);
+  for (const KnownPrompts::Placed& placed : impl_->known.in_order(count)) {
+    visit(*placed.prompt, placed.common);
+  }
+}
+
 Result<Ticket> Engine::begin_erasing() {
   const std::lock_guard lock(impl_->mutex);
   auto ticket = std::make_unique<Ticket::Impl>();

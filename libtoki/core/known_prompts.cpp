@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_set>
 #include <utility>
 
 namespace toki {
@@ -279,6 +280,24 @@ std::vector<const PromptRecord*> KnownPrompts::list(std::size_t count) const {
   std::vector<const PromptRecord*> result;
   for (auto id = ages_.rbegin(); id != ages_.rend() && result.size() < count; ++id) {
     result.push_back(&prompts_.at(*id)->record);
+  }
+  return result;
+}
+
+std::vector<KnownPrompts::Placed> KnownPrompts::in_order(std::size_t count) const {
+  std::unordered_set<const PromptRecord*> wanted;
+  for (const PromptRecord* record : list(count)) {
+    wanted.insert(record);
+  }
+  std::vector<Placed> result;
+  for (const Key& key : order_) {
+    const PromptRecord& record = key.prompt->record;
+    if (!wanted.contains(&record)) {
+      continue;
+    }
+    const PromptRecord* before = result.empty() ? nullptr : result.back().prompt;
+    const bool alike = before != nullptr && before->scope == record.scope;
+    result.push_back({&record, alike ? common_prefix(before->tokens, record.tokens) : 0});
   }
   return result;
 }

@@ -40,6 +40,11 @@ class KnownPrompts {
     std::vector<std::uint64_t> evicted;
   };
 
+  struct Placed {
+    const PromptRecord* prompt = nullptr;
+    std::size_t common = 0;  // leading tokens that it shares with the one before
+  };
+
   explicit KnownPrompts(const KnownPromptsLimits& limits)
       : limits_(limits), hash_index_(make_similarity_index(kHashDimension)) {}
 
@@ -65,6 +70,8 @@ class KnownPrompts {
   std::size_t bytes() const noexcept;
   // Most recently used first.
   std::vector<const PromptRecord*> list(std::size_t count) const;
+  // The most recently used, in the order of their token ids. O(all that is remembered).
+  std::vector<Placed> in_order(std::size_t count) const;
   const PromptRecord* find(std::uint64_t id) const;
   void check_invariants() const;
 

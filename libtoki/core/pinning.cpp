@@ -227,6 +227,34 @@ Result<std::uint64_t> Engine::pin(const Scope& scope, TokenSpan tokens) {
   return id;
 }
 
+Result<std::uint64_t> Engine::pin_prompt(std::uint64_t id, std::uint64_t length) {
+  Scope scope;
+  Tokens tokens;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    const PromptRecord* record = impl_->known.find(id);
+    if (record == nullptr) {
+      return Error{Errc::not_found, "no remembered prompt has this id"};
+    }
+    if (length > record->tokens.size()) {
+      return Error{Errc::invalid_argument, "the prompt is shorter than that"};
+    }
+    if (!impl_->pin_scope || !(record->scope == *impl_->pin_scope)) {
+      return Error{Errc::invalid_argument,
+                   "the prompt is of another model or call, or of other adapters, than pins are"};
+    }
+    scope = record->scope;
+    tokens = record->tokens;
+  }
+  if (length > 0) {
+    tokens.resize(length);
+  }
+  if (std::any_of(tokens.begin(), tokens.end(), [](Token token) { return token < 0; })) {
+    return Error{Errc::invalid_argument, "what holds media cannot be pinned"};
+  }
+  return pin(scope, tokens);
+}
+
 bool Engine::unpin(std::uint64_t id) {
   std::vector<PinRecord> records;
   std::function<void(std::vector<PinRecord>)> tell;
@@ -256,13 +284,15 @@ std::vector<PinInfo> Engine::pins() const {
   for (const PinRecord& pin : impl_->pins.records()) {
     const auto slot = impl_->holder(pin.id);
     const bool other = impl_->pin_scope && !(*impl_->pin_scope == pin.scope);
+    const auto nearest = impl_->known.nearest(pin.scope, pin.tokens);
     result.push_back({.id = pin.id,
                       .tokens = pin.tokens.size(),
                       .by_hand = pin.by_hand,
                       .state = slot    ? PinState::held
                                : other ? PinState::other_model
                                        : PinState::waiting,
-                      .slot = slot});
+                      .slot = slot,
+                      .prompt = nearest.common == pin.tokens.size() ? nearest.prompt->id : 0});
   }
   return result;
 }

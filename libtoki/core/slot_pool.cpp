@@ -72,6 +72,7 @@ bool SlotPool::superseded_by(std::size_t index, const Scope& scope, TokenSpan pr
 void SlotPool::lease(std::size_t index, std::chrono::steady_clock::time_point now) {
   borrow(index, now);
   at(index).last_used = ++tick_;
+  at(index).used_at = now;
 }
 
 void SlotPool::borrow(std::size_t index, std::chrono::steady_clock::time_point now) {

@@ -25,6 +25,7 @@ std::string_view reason_phrase(unsigned status) noexcept {
   switch (status) {
     case 200: return "OK";
     case 204: return "No Content";
+    case 308: return "Permanent Redirect";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
     case 403: return "Forbidden";

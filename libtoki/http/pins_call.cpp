@@ -33,15 +33,17 @@ HttpError refusal(unsigned status, std::string message) {
 
 HttpError refusal(const Error& error) {
   const unsigned status = error.code == Errc::busy                                           ? 409U
+                          : error.code == Errc::not_found                                    ? 404U
                           : error.code == Errc::unavailable || error.code == Errc::timed_out ? 503U
                                                                                              : 400U;
   return refusal(status, error.detail);
 }
 
 std::string to_json(const PinInfo& pin) {
-  return fmt::format(R"({{"id":{},"tokens":{},"by_hand":{},"state":"{}","slot":{}}})", pin.id,
-                     pin.tokens, pin.by_hand, to_string(pin.state),
-                     pin.slot ? std::to_string(*pin.slot) : "null");
+  return fmt::format(R"({{"id":{},"tokens":{},"by_hand":{},"state":"{}","slot":{},"prompt":{}}})",
+                     pin.id, pin.tokens, pin.by_hand, to_string(pin.state),
+                     pin.slot ? std::to_string(*pin.slot) : "null",
+                     pin.prompt != 0 ? std::to_string(pin.prompt) : "null");
 }
 
 std::optional<Tokens> read_token_list(const JsonField& field) {
@@ -131,13 +133,13 @@ asio::awaitable<Result<Tokens>> common_tokens(LlamaServerBackend& backend, Endpo
 
 std::optional<HttpError> check(const Body& body, const PinLimits& limits) {
   std::size_t given = 0;
-  for (const std::string_view name : {"text", "messages", "tokens"}) {
+  for (const std::string_view name : {"text", "messages", "tokens", "prompt"}) {
     given += body.find(name) != nullptr ? 1U : 0U;
   }
   const JsonField* text = body.find("text");
   const JsonField* messages = body.find("messages");
   if (given != 1) {
-    return refusal(400, "exactly one of text, messages and tokens is wanted");
+    return refusal(400, "exactly one of text, messages, tokens and prompt is wanted");
   }
   if (text != nullptr && text->kind != JsonKind::string) {
     return refusal(400, "text must be a string");
@@ -177,6 +179,18 @@ asio::awaitable<Result<Tokens>> tokens_of(LlamaServerBackend& backend, const Bod
   co_return co_await common_tokens(backend, Endpoint::chat, bodies, authorization);
 }
 
+// A remembered prompt, or its first `length` tokens: nobody has to send them again.
+Result<std::uint64_t> pin_remembered(Engine& engine, const Body& body) {
+  const JsonField* prompt = body.find("prompt");
+  const JsonField* length = body.find("length");
+  const auto id = prompt != nullptr ? as_integer(*prompt) : std::nullopt;
+  const auto count = length != nullptr ? as_integer(*length) : std::optional<std::int64_t>(0);
+  if (!id || *id < 0 || !count || *count < (length != nullptr ? 1 : 0)) {
+    return Error{Errc::invalid_argument, "prompt and length must be numbers"};
+  }
+  return engine.pin_prompt(static_cast<std::uint64_t>(*id), static_cast<std::uint64_t>(*count));
+}
+
 }  // namespace
 
 std::string list_pins(const Engine& engine) {
@@ -206,13 +220,13 @@ asio::awaitable<std::variant<std::string, HttpError>> add_pin(LlamaServerBackend
   if (monitor.state() != BackendMonitor::State::ready) {
     co_return refusal(503, fmt::format("the backend is {}", to_string(monitor.state())));
   }
-  const auto tokens =
-      co_await tokens_of(backend, std::get<Body>(parsed), authorization, limits.volatile_lines);
-  if (!tokens) {
-    co_return refusal(tokens.error());
+  const Body& wanted = std::get<Body>(parsed);
+  Result<std::uint64_t> id = pin_remembered(engine, wanted);
+  if (wanted.find("prompt") == nullptr) {
+    const auto tokens = co_await tokens_of(backend, wanted, authorization, limits.volatile_lines);
+    const Scope scope = query_for(GenerationRequest{}, monitor.identity()).scope;
+    id = tokens ? engine.pin(scope, *tokens) : tokens.error();
   }
-  const Scope scope = query_for(GenerationRequest{}, monitor.identity()).scope;
-  const auto id = engine.pin(scope, *tokens);
   if (!id) {
     co_return refusal(id.error());
   }

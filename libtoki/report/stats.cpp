@@ -184,6 +184,8 @@ std::size_t stat_rows(const Stats& s, std::span<StatRow> rows) noexcept {
       {"recorded_total", "Request bodies written to the file of --record", true,
        n(s.recorded_total)},
       {"recording", "1 while request bodies are recorded", false, n(s.recording)},
+      {"kv_limit_bytes", "Most bytes that segments of KV cache may take on disk; 0: none are kept",
+       false, n(s.kv_limit_bytes)},
   }};
   TOKI_CHECK(rows.size() >= kStatRows);
   std::copy(all.begin(), all.end(), rows.begin());

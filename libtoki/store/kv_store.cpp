@@ -1085,6 +1085,7 @@ void KvStore::add_to(Stats& all) const {
   all.kv_failed_total = own.failed_total;
   all.kv_writable = own.writable ? 1 : 0;
   all.kv_snapshots = own.snapshots;
+  all.kv_limit_bytes = impl_->options.max_bytes;
   all.kv_sharing_ratio =
       own.tokens > 0 ? static_cast<double>(own.prompt_tokens) / static_cast<double>(own.tokens) : 1;
 }

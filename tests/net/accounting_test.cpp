@@ -107,7 +107,8 @@ const std::vector<std::string> kGauges = {"slots_total",
                                           "kv_writable",
                                           "named_states",
                                           "named_limit",
-                                          "named_tokens"};
+                                          "named_tokens",
+                                          "kv_limit_bytes"};
 
 // Samples of a Prometheus text page; REQUIREs that every line makes sense.
 std::map<std::string, double> samples(const std::string& page,

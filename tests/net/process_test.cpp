@@ -348,7 +348,7 @@ TEST_CASE("SIGHUP reads the settings again, all or none") {
 
 TEST_CASE("the options' page names every setting with its default") {
   const std::string settings = settings_of({});
-  std::ifstream file(TOKI_DOCS "/options.md");
+  std::ifstream file(TOKI_SOURCE_DIR "/docs/options.md");
   std::stringstream page;
   page << file.rdbuf();
   std::istringstream lines(settings);

@@ -4,8 +4,9 @@
 #
 #   (nothing)   compiler, CMake, libraries: enough to build and to run the C++ tests
 #   --dev       and what .ci/run needs: clang 14 with its format and tidy tools
-#   --clients   and Node.js with npm, for the tests with the official openai client; one that is
-#               there already, wherever from, is never touched
+#   --clients   and Node.js with npm, for the tests with the official openai client, and Chromium,
+#               for the tests of the dashboard; one that is there already, wherever from, is never
+#               touched
 #
 # Says what it installs, uses sudo when it is not root, and does nothing when everything is there.
 set -eu
@@ -14,15 +15,19 @@ wanted="build-essential cmake ninja-build ccache pkg-config git ca-certificates 
   python3 python3-venv libboost1.81-dev libfmt-dev libsimdjson-dev libsqlitecpp-dev libsqlite3-dev
   libspdlog-dev libcli11-dev libtomlplusplus-dev libxxhash-dev libhnswlib-dev catch2 libbenchmark-dev"
 clients=
+browser=
 for option in "$@"; do
   case $option in
     --dev) wanted="$wanted clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev llvm-14" ;;
-    --clients) clients="nodejs npm" ;;
+    --clients) clients="nodejs npm" browser="chromium" ;;
     *) echo "usage: packages.sh [--dev] [--clients]" >&2; exit 2 ;;
   esac
 done
 if [ -n "$clients" ] && ! { command -v node && command -v npm; } >/dev/null; then
   wanted="$wanted $clients"
+fi
+if [ -n "$browser" ] && ! { command -v chromium || command -v google-chrome; } >/dev/null; then
+  wanted="$wanted $browser"
 fi
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then

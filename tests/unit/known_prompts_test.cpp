@@ -186,3 +186,36 @@ TEST_CASE("known prompts: agree with a naive twin over random steps") {
     REQUIRE(twins.size() == known.size());
   }
 }
+
+TEST_CASE("known prompts: in the order of their tokens, neighbours tell what any two share") {
+  std::mt19937 random(7);
+  KnownPrompts known({});
+  std::map<std::uint64_t, std::pair<Scope, Tokens>> twin;
+  for (std::uint64_t id = 1; id <= 60; ++id) {
+    Tokens tokens;
+    const std::size_t length = 5 + random() % 30;
+    for (std::size_t i = 0; i < length; ++i) {
+      tokens.push_back(static_cast<Token>(random() % 2));
+    }
+    tokens.push_back(static_cast<Token>(100 + id));  // none is the beginning of another
+    const Scope& scope = random() % 3 == 0 ? kB : kA;
+    REQUIRE(remember(known, id, scope, tokens).is_new);
+    twin.emplace(id, std::pair(scope, tokens));
+  }
+  for (const std::size_t count :
+       {std::size_t{0}, std::size_t{1}, std::size_t{25}, std::size_t{99}}) {
+    const auto placed = known.in_order(count);
+    REQUIRE(placed.size() == std::min<std::size_t>(count, 60));
+    for (std::size_t a = 0; a < placed.size(); ++a) {
+      CHECK(placed[a].prompt->id > 60 - placed.size());  // the most recently used ones
+      std::size_t least = placed[a].prompt->tokens.size();
+      for (std::size_t b = a + 1; b < placed.size(); ++b) {
+        least = std::min(least, placed[b].common);
+        const auto& one = twin.at(placed[a].prompt->id);
+        const auto& other = twin.at(placed[b].prompt->id);
+        CHECK(least == (one.first == other.first ? common_prefix(one.second, other.second) : 0));
+      }
+    }
+    CHECK((placed.empty() || placed[0].common == 0));
+  }
+}

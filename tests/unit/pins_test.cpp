@@ -539,3 +539,49 @@ TEST_CASE("pins: hot pins go with the prompts that they are a part of") {
   CHECK(pins.common_by_hand(kScope, by_hand + kOther) == 300);
   CHECK(pins.common_by_hand(Scope({"another model"}), by_hand) == 0);
 }
+
+TEST_CASE("pins: the beginning of a remembered prompt is pinned by the prompt's id") {
+  Bench b(3);
+  b.run(kPin + range(9000, 50));
+  b.now += std::chrono::seconds(5);
+  const std::uint32_t slot = b.run(kPin + range(7000, 60));
+  const std::uint64_t prompt = b.engine.prompts(1)[0].id;
+  const SlotInfo info = b.engine.slot_table()[slot];
+  CHECK(info.prompt == prompt);
+  CHECK(info.common == kPin.size() + 60);
+  CHECK(info.used_ago == std::chrono::milliseconds(0));
+  b.now += std::chrono::seconds(2);
+  CHECK(b.engine.slot_table()[slot].used_ago == std::chrono::milliseconds(2000));
+  const auto id = b.engine.pin_prompt(prompt, kPin.size());
+  REQUIRE(id);
+  CHECK(b.engine.pin(kScope, kPin).value() == *id);
+  REQUIRE(b.engine.pins().size() == 1);
+  CHECK(b.engine.pins()[0].tokens == kPin.size());
+  CHECK(b.engine.pins()[0].prompt != 0);
+  CHECK(b.engine.pins()[0].state == PinState::held);
+  CHECK(b.kept.size() == 1);
+  const auto whole = b.engine.pin_prompt(prompt, 0);
+  REQUIRE(whole);
+  CHECK(*whole != *id);
+  b.engine.forget_all();
+  CHECK(b.engine.pins()[0].prompt == 0);
+}
+
+TEST_CASE("pins: no prompt of another scope, with media, too short or unknown is pinned") {
+  Bench b(2);
+  Tokens media = range(1, 50);
+  media.insert(media.end(), {-5, -6});
+  b.run(media + range(100, 50));
+  const std::uint64_t with_media = b.engine.prompts(1)[0].id;
+  CHECK(b.engine.pin_prompt(0, 1).error().code == Errc::not_found);
+  CHECK(b.engine.pin_prompt(with_media, 0).error().code == Errc::invalid_argument);
+  CHECK(b.engine.pin_prompt(with_media, 51).error().code == Errc::invalid_argument);
+  CHECK(b.engine.pin_prompt(with_media, 103).error().code == Errc::invalid_argument);
+  CHECK(b.engine.pins().empty());
+  b.engine.serve_pins(Scope({"another model", "", ""}));
+  CHECK(b.engine.pin_prompt(with_media, 50).error().code == Errc::invalid_argument);
+  b.engine.serve_pins({});
+  CHECK(b.engine.pin_prompt(with_media, 50).error().code == Errc::invalid_argument);
+  b.engine.serve_pins(kScope);
+  CHECK(b.engine.pin_prompt(with_media, 50));  // before the first medium
+}

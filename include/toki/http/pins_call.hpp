@@ -29,11 +29,11 @@ struct PinLimits {
   std::size_t max_rendered_bytes = std::size_t{8} << 20;  ///< larger bodies are refused
 };
 
-/// The JSON of the list, one {"id":..,"tokens":..,"by_hand":..,"state":..,"slot":..} a pin.
+/// The JSON of the list, one {"id":..,"tokens":..,"by_hand":..,"state":..,"slot":..,"prompt":..} a pin.
 TOKI_EXPORT std::string list_pins(const Engine& engine);
 
-/// Pins what `body` names by one of `text`, `messages` (and what else /apply-template takes), or
-/// `tokens`. The tokens at the end of a text depend on what follows it, so what is pinned are those
+/// Pins what `body` names by one of `text`, `messages` (and what else /apply-template takes),
+/// `tokens`, or `prompt` (the id of a remembered one; `length`: its first so many tokens). The tokens at the end of a text depend on what follows it, so what is pinned are those
 /// that stay the same whatever follows. Returns the pin's JSON.
 TOKI_EXPORT boost::asio::awaitable<std::variant<std::string, HttpError>> add_pin(
     LlamaServerBackend& backend, BackendMonitor& monitor, Engine& engine, std::string_view body,
