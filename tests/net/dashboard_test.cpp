@@ -164,7 +164,6 @@ TEST_CASE("the overview is what the pages of its parts tell, in one answer") {
 TEST_CASE("a slot tells which remembered prompt it holds, and how long ago it was used") {
   Rig rig;
   for (const Json& slot : page(rig, "/toki/slots")["slots"].items()) {
-    CHECK(slot["used_ms_ago"].is_null());
     CHECK(slot["prompt"].is_null());
   }
   const Answer answer = rig.chat(cc({S(W(100)), M("one")}));
@@ -211,10 +210,10 @@ TEST_CASE("what is no beginning of a remembered prompt of this model is not pinn
   rig.chat(cc({S(W(50)), M("a")}));
   const std::string id = id_of(page(rig, "/toki/tree")["prompts"][std::size_t{0}]);
   check_error(pin(rig, R"({"prompt":1})"), 404, "invalid_request_error");
-  for (const std::string& body :
-       {R"({"prompt":)" + id + R"(,"length":9999})", R"({"prompt":)" + id + R"(,"length":0})",
-        R"({"prompt":)" + id + R"(,"length":-5})", R"({"prompt":)" + id + R"(,"length":"5"})",
-        R"({"prompt":"x"})", R"({"prompt":-1})", R"({"prompt":)" + id + R"(,"tokens":[1]})"}) {
+  for (const std::string& body : std::vector<std::string>{
+           R"({"prompt":)" + id + R"(,"length":9999})", R"({"prompt":)" + id + R"(,"length":0})",
+           R"({"prompt":)" + id + R"(,"length":-5})", R"({"prompt":)" + id + R"(,"length":"5"})",
+           R"({"prompt":"x"})", R"({"prompt":-1})", R"({"prompt":)" + id + R"(,"tokens":[1]})"}) {
     INFO(body);
     check_error(pin(rig, body), 400, "invalid_request_error");
   }

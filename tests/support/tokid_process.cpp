@@ -115,6 +115,10 @@ Process::~Process() {
 }
 
 void Process::collect(int fd, std::string& into) {
+  struct Reading {
+    std::atomic<int>& readers;
+    ~Reading() { --readers; }
+  } const end{readers_};
   char buffer[16384];
   for (;;) {
     pollfd entry{fd, POLLIN, 0};
@@ -164,6 +168,9 @@ std::optional<int> Process::wait_exit(milliseconds limit) {
         return true;
       },
       limit);
+  if (code_) {  // what it wrote is there as well
+    wait_until([&] { return readers_ == 0; }, milliseconds(2000));
+  }
   return code_;
 }
 

@@ -5,6 +5,7 @@
 // be).
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -32,7 +33,8 @@ class Process {
   std::string err() const;
   void signal(int number) const;
   void kill();  ///< SIGKILL, and waits
-  /// Exit code (128 + N when signal N ended it), or nothing when it still runs at the limit.
+  /// Exit code (128 + N when signal N ended it), and all that it wrote was read; or nothing when it
+  /// still runs at the limit.
   std::optional<int> wait_exit(milliseconds limit = milliseconds(10000));
   bool running() { return !wait_exit(milliseconds(0)).has_value(); }
   bool killed() const { return killed_; }  ///< by kill()
@@ -46,6 +48,7 @@ class Process {
   Fd out_fd_, err_fd_;
   mutable std::mutex mutex_;
   std::string out_, err_;
+  std::atomic<int> readers_{2};
   std::thread out_reader_, err_reader_;
 };
 
