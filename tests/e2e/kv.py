@@ -136,9 +136,11 @@ class Kv(harness.TestCase):
         computed = sum(answer["timings"]["prompt_n"] for answer, _ in answers)
         stats = self.tokid.stats()
         led = stats["leads_total"] - before["leads_total"]
-        # Where a prefill is too short to be led, everyone computes; the figures say which it was.
+        # Where a prefill is too short to be led, everyone computes; the figures say which it was. The
+        # first one leads only when others come within some milliseconds, else the second does.
         if led:
-            self.assertLess(stats["computed_tokens_total"] - before["computed_tokens_total"], 2500)
+            self.assertGreaterEqual(stats["restores_total"] - before["restores_total"], 2)
+            self.assertLess(stats["computed_tokens_total"] - before["computed_tokens_total"], 2700)
         self.assertGreater(computed, 0)
 
     def test_a_flush_saves_what_is_unsaved_and_answers_when_it_is_on_disk(self):
