@@ -15,20 +15,23 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <fmt/compile.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <fcntl.h>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <sys/file.h>
 
+#include "log.hpp"
 #include "options.hpp"
 #include "recorder.hpp"
 #include "server.hpp"
@@ -41,14 +44,6 @@ using namespace tokid;
 using toki::http::KeepAlive;
 using toki::http::Millis;
 
-void start_log(const std::string& level) {
-  auto logger = spdlog::stderr_logger_st("tokid");
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
-  logger->set_level(spdlog::level::from_str(level));
-  logger->flush_on(spdlog::level::debug);
-  spdlog::set_default_logger(logger);
-}
-
 void log_line(toki::LogLevel level, std::string_view text) {
   switch (level) {
     case toki::LogLevel::error: spdlog::error(text); break;
@@ -58,17 +53,43 @@ void log_line(toki::LogLevel level, std::string_view text) {
   }
 }
 
+// Milliseconds with two decimals, without the cost of a floating point number in decimal form.
+void add_ms(fmt::memory_buffer& line, std::string_view name, double ms) {
+  const auto hundredths = static_cast<std::uint64_t>(std::max(ms, 0.0) * 100 + 0.5);
+  fmt::format_to(std::back_inserter(line), FMT_COMPILE("{}{}.{}{}"), name, hundredths / 100,
+                 hundredths / 10 % 10, hundredths % 10);
+}
+
+std::string_view or_dash(std::string_view word) {
+  return word.empty() ? "-" : word;
+}
+
+// One a request, so it counts what it costs: about a microsecond.
 void log_request(const toki::http::RequestReport& r) {
-  spdlog::info(
-      "request method={} path={} status={} ending={} slot={} reason={} source={} class={} "
-      "prompt={} available={} predicted={} reused={} generated={} "
-      "render_ms={:.2f} queue_ms={:.2f} first_byte_ms={:.2f} total_ms={:.2f}{}{}{}",
-      r.method, r.path, r.status, r.ending, r.slot ? std::to_string(*r.slot) : "-",
-      r.reason.empty() ? "-" : r.reason, r.source.empty() ? "-" : r.source,
-      r.cache_class.empty() ? "-" : r.cache_class, r.prompt, r.available, r.predicted, r.reused,
-      r.generated, r.render_ms, r.queue_ms, r.first_byte_ms, r.total_ms,
-      r.mismatch ? " mismatch=1" : "", r.fault ? " integrity_fault=1" : "",
-      r.error.empty() ? "" : fmt::format(" error=\"{}\"", r.error));
+  spdlog::logger& logger = *spdlog::default_logger_raw();
+  if (!logger.should_log(spdlog::level::info)) {
+    return;
+  }
+  fmt::memory_buffer line;
+  const auto out = std::back_inserter(line);
+  fmt::format_to(out, FMT_COMPILE("request method={} path={} status={} ending={} slot="), r.method,
+                 r.path, r.status, r.ending);
+  r.slot ? fmt::format_to(out, FMT_COMPILE("{}"), *r.slot) : fmt::format_to(out, FMT_COMPILE("-"));
+  fmt::format_to(out,
+                 FMT_COMPILE(" reason={} source={} class={} prompt={} available={} predicted={} "
+                             "reused={} generated={}"),
+                 or_dash(r.reason), or_dash(r.source), or_dash(r.cache_class), r.prompt,
+                 r.available, r.predicted, r.reused, r.generated);
+  add_ms(line, " render_ms=", r.render_ms);
+  add_ms(line, " queue_ms=", r.queue_ms);
+  add_ms(line, " first_byte_ms=", r.first_byte_ms);
+  add_ms(line, " total_ms=", r.total_ms);
+  line.append(std::string_view(r.mismatch ? " mismatch=1" : ""));
+  line.append(std::string_view(r.fault ? " integrity_fault=1" : ""));
+  if (!r.error.empty()) {
+    fmt::format_to(out, FMT_COMPILE(" error=\"{}\""), r.error);
+  }
+  logger.log(spdlog::level::info, spdlog::string_view_t(line.data(), line.size()));
 }
 
 KeepAlive keep_alive(const Options& options) {
@@ -294,7 +315,7 @@ asio::awaitable<void> stop_on_signal(asio::io_context& io, Daemon& daemon, Super
   }
   spdlog::info("stopped");
   if (!clean) {
-    spdlog::shutdown();
+    spdlog::default_logger()->flush();
     std::_Exit(0);  // a call to the backend hangs; nothing of ours is half done
   }
 }
@@ -424,6 +445,7 @@ int run(Options options, int argc, char** argv, const std::string& settings) {
     return fail(recorder.error());
   }
   asio::io_context io(1);
+  const LogGathering gathering(io.get_executor());
   Daemon daemon(io, options, !command || command->own_cache, std::move(*store),
                 std::move(*recorder));
   daemon.cache_mib = command ? command->cache_mib : -1;

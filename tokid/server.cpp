@@ -5,11 +5,8 @@
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <fmt/format.h>
 
@@ -83,7 +80,8 @@ bool ambiguous_length(const Parser& parser) {
 }  // namespace
 
 struct Server::Session {
-  Session(std::list<Session*>& all, tcp::socket socket) : sessions(all), stream(std::move(socket)) {
+  Session(std::list<Session*>& all, tcp::socket socket, asio::cancellation_signal& serving)
+      : sessions(all), stream(std::move(socket)), watch(stream, serving) {
     place = sessions.insert(sessions.end(), this);
   }
   Session(const Session&) = delete;
@@ -92,7 +90,8 @@ struct Server::Session {
 
   std::list<Session*>& sessions;
   std::list<Session*>::iterator place;
-  beast::tcp_stream stream;
+  toki::http::Stream stream;
+  toki::http::ClientWatch watch;
   beast::flat_buffer buffer{kBufferLimit};
   bool busy = false;
 };
@@ -135,12 +134,13 @@ asio::awaitable<void> Server::accept() {
       (void)co_await pause.async_wait(kAsTuple);
       continue;
     }
-    tasks_.spawn(serve(std::move(socket)));
+    tasks_.spawn_with(
+        [&](asio::cancellation_signal& serving) { return serve(std::move(socket), serving); });
   }
 }
 
-asio::awaitable<void> Server::serve(tcp::socket socket) {
-  Session session(sessions_, std::move(socket));
+asio::awaitable<void> Server::serve(tcp::socket socket, asio::cancellation_signal& serving) {
+  Session session(sessions_, std::move(socket), serving);
   beast::error_code ec;
   session.stream.socket().set_option(tcp::no_delay(true), ec);
   try {
@@ -149,27 +149,29 @@ asio::awaitable<void> Server::serve(tcp::socket socket) {
   } catch (const boost::system::system_error&) {
     // The client is gone or does not read: nobody is left to be told.
   }
+  if (session.watch.left()) {
+    co_return;
+  }
   // Let a refusal reach a client that still sends: close our side first and read what is on the
   // way, within limits.
   session.stream.socket().shutdown(tcp::socket::shutdown_send, ec);
   std::array<char, 16384> rest{};
   session.stream.expires_after(std::chrono::seconds(1));
   for (int i = 0; i < 64 && !ec && !draining_; ++i) {
-    auto [failed, got] = co_await session.stream.async_read_some(asio::buffer(rest), kAsTuple);
-    ec = failed;
+    const auto read = co_await session.stream.read_some(asio::buffer(rest));
+    ec = read.ec;
   }
 }
 
 asio::awaitable<bool> Server::one_request(Session& session) {
-  beast::tcp_stream& stream = session.stream;
+  toki::http::Stream& stream = session.stream;
   Parser parser;
   parser.header_limit(kHeaderLimit);
   parser.body_limit(limits_.max_body);
   session.busy = false;
   stream.expires_after(kIdleLimit);
-  auto [failed, got] =
-      co_await beast::http::async_read_header(stream, session.buffer, parser, kAsTuple);
-  beast::error_code ec = failed;
+  const auto header = co_await toki::http::read_header<true>(stream, session.buffer, parser);
+  beast::error_code ec = header.ec;
   session.busy = true;
   const auto& head = parser.get();
   const bool http10 = head.version() == 10;
@@ -190,16 +192,16 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   }
   if (!ec && !refused && beast::iequals(head[field::expect], "100-continue") && !http10) {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-    co_await asio::async_write(stream, asio::buffer(kContinue), asio::use_awaitable);
+    const std::array<asio::const_buffer, 1> pieces{asio::buffer(kContinue)};
+    ec = stream.try_write(pieces).ec;
   }
   // Trailers would come to stand among the header fields; they are dropped.
   const beast::http::fields fields =
       parser.chunked() ? beast::http::fields(head) : beast::http::fields();
   while (!ec && !refused && !parser.is_done()) {
     stream.expires_after(kBodyPieceLimit);
-    auto [broke, n] =
-        co_await beast::http::async_read_some(stream, session.buffer, parser, kAsTuple);
-    ec = broke;
+    const auto read = co_await toki::http::read_some<true>(stream, session.buffer, parser);
+    ec = read.ec;
     refused = ec ? refusal(ec, limits_.max_body) : std::nullopt;
   }
   stream.expires_never();
@@ -224,9 +226,9 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   };
   std::optional<Page> page;
   switch (own_call(request.method, request.target)) {
-    case OwnCall::none: co_await proxy_.serve(request, answer, stream.socket()); break;
-    case OwnCall::lookup: co_await proxy_.lookup(request, answer, stream.socket()); break;
-    case OwnCall::pins: co_await proxy_.pins(request, answer, stream.socket()); break;
+    case OwnCall::none: co_await proxy_.serve(request, answer, session.watch); break;
+    case OwnCall::lookup: co_await proxy_.lookup(request, answer, session.watch); break;
+    case OwnCall::pins: co_await proxy_.pins(request, answer, session.watch); break;
     case OwnCall::flush: page = co_await operations_.flush(request.target); break;
     case OwnCall::forget: page = co_await operations_.forget(request.target); break;
     case OwnCall::page:

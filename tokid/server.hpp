@@ -43,7 +43,8 @@ class Server {
 
  private:
   struct Session;
-  boost::asio::awaitable<void> serve(boost::asio::ip::tcp::socket socket);
+  boost::asio::awaitable<void> serve(boost::asio::ip::tcp::socket socket,
+                                     boost::asio::cancellation_signal& serving);
   boost::asio::awaitable<bool> one_request(Session& session);
 
   boost::asio::ip::tcp::acceptor acceptor_;

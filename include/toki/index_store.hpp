@@ -7,7 +7,7 @@
 // Errors:    none reach the caller: a locked, full, damaged or foreign database is retried, set
 //            aside or left alone, said once in the log and counted in stats().
 // Cost:      put, use and remove: one lock, one look-up and one move. Writes are gathered into
-//            transactions; several to one prompt that still wait are one.
+//            transactions, for 20 ms; several to one prompt that still wait are one.
 //
 // While the database cannot be written (locked, no space, no folder, a log that a foreign reader
 // keeps from being shortened), writes wait in the queue. Once that has lasted for `patience`, they

@@ -4,11 +4,11 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace toki::http {
 
@@ -47,7 +47,8 @@ std::string_view reason_phrase(unsigned status) noexcept {
 // The turn to write: body() and comments() are two coroutines of one thread on one socket.
 class AnswerWriter::Turn {
  public:
-  explicit Turn(AnswerWriter& writer) : writer_(writer) {}
+  explicit Turn(AnswerWriter& writer)
+      : writer_(writer), mine_(!std::exchange(writer.writing_, true)) {}
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
   ~Turn() {
@@ -56,6 +57,7 @@ class AnswerWriter::Turn {
       writer_.turn_.cancel_one();
     }
   }
+  bool taken() const noexcept { return mine_; }
   asio::awaitable<void> take() {
     while (writer_.writing_) {
       writer_.turn_.expires_at(asio::steady_timer::time_point::max());
@@ -66,13 +68,12 @@ class AnswerWriter::Turn {
 
  private:
   AnswerWriter& writer_;
-  bool mine_ = false;
+  bool mine_;
 };
 
-AnswerWriter::AnswerWriter(boost::beast::tcp_stream& client, bool http10, bool keep_alive,
-                           bool head_only)
+AnswerWriter::AnswerWriter(Stream& client, bool http10, bool keep_alive, bool head_only)
     : client_(client),
-      turn_(client.get_executor()),
+      turn_(client.executor()),
       http10_(http10),
       keep_alive_(keep_alive),
       head_only_(head_only) {}
@@ -80,17 +81,28 @@ AnswerWriter::AnswerWriter(boost::beast::tcp_stream& client, bool http10, bool k
 asio::awaitable<void> AnswerWriter::write(std::string_view a, std::string_view b,
                                           std::string_view c) {
   client_.expires_after(kWriteLimit);
-  const std::array<asio::const_buffer, 3> pieces{asio::buffer(a), asio::buffer(b), asio::buffer(c)};
-  co_await asio::async_write(client_, pieces, asio::use_awaitable);
+  const std::array<asio::const_buffer, 4> pieces{asio::buffer(held_head_), asio::buffer(a),
+                                                 asio::buffer(b), asio::buffer(c)};
+  Moved sent = client_.try_write(pieces);
+  if (sent.ec == asio::error::would_block) {
+    sent = co_await client_.write_rest(pieces, sent.bytes);
+  }
   client_.expires_never();
+  held_head_.clear();
+  if (sent.ec) {
+    throw boost::system::system_error(sent.ec);
+  }
 }
 
 asio::awaitable<void> AnswerWriter::head(unsigned status, std::string_view reason,
                                          std::string_view lines,
-                                         std::optional<std::uint64_t> length, bool no_body) {
+                                         std::optional<std::uint64_t> length, bool no_body,
+                                         bool body_follows) {
   TOKI_CHECK(!head_sent_);
   Turn turn(*this);
-  co_await turn.take();
+  if (!turn.taken()) {
+    co_await turn.take();
+  }
   std::string text = fmt::format("HTTP/1.1 {} {}\r\n{}{}", status, reason, lines, headers);
   if (length) {
     text += fmt::format("Content-Length: {}\r\n", *length);
@@ -103,10 +115,13 @@ asio::awaitable<void> AnswerWriter::head(unsigned status, std::string_view reaso
   text += keep_alive_ ? (http10_ ? "Connection: keep-alive\r\n\r\n" : "\r\n")
                       : "Connection: close\r\n\r\n";
   head_sent_ = true;
-  co_await write(text);
+  held_head_ = std::move(text);
+  if (!body_follows) {
+    co_await write({});
+  }
 }
 
-asio::awaitable<void> AnswerWriter::body(std::string_view bytes) {
+asio::awaitable<void> AnswerWriter::body(std::string_view bytes, bool last) {
   if (bytes.empty() || head_only_) {
     co_return;
   }
@@ -115,21 +130,26 @@ asio::awaitable<void> AnswerWriter::body(std::string_view bytes) {
     first_byte_ = std::chrono::steady_clock::now();
   }
   Turn turn(*this);
-  co_await turn.take();
+  if (!turn.taken()) {
+    co_await turn.take();
+  }
   if (!chunked_) {
     co_await write(bytes);
-    co_return;
+  } else {
+    const std::string size = fmt::format("{:x}\r\n", bytes.size());
+    co_await write(size, bytes, last ? "\r\n0\r\n\r\n" : "\r\n");
   }
-  const std::string size = fmt::format("{:x}\r\n", bytes.size());
-  co_await write(size, bytes, "\r\n");
+  ended_ = last;
 }
 
 asio::awaitable<void> AnswerWriter::end() {
   body_begun_ = true;
   Turn turn(*this);
-  co_await turn.take();
-  if (chunked_) {
-    co_await write("0\r\n\r\n");
+  if (!turn.taken()) {
+    co_await turn.take();
+  }
+  if (!ended_) {
+    co_await write(chunked_ ? "0\r\n\r\n" : "");
   }
   ended_ = true;
 }
@@ -140,8 +160,8 @@ asio::awaitable<void> AnswerWriter::whole(unsigned status, std::string_view cont
   if (retry_after > 0) {
     lines += fmt::format("Retry-After: {}\r\n", retry_after);
   }
-  co_await head(status, reason_phrase(status), lines, bytes.size(), false);
-  co_await body(bytes);
+  co_await head(status, reason_phrase(status), lines, bytes.size(), false, true);
+  co_await body(bytes, true);
   co_await end();
 }
 
@@ -157,6 +177,11 @@ asio::awaitable<void> AnswerWriter::error(const HttpError& error) {
 asio::awaitable<void> AnswerWriter::error_event(std::string_view json) {
   if (!event_stream_ || body_begun_) {
     keep_alive_ = false;
+    Turn turn(*this);
+    if (!turn.taken()) {
+      co_await turn.take();
+    }
+    co_await write({});
     co_return;
   }
   std::string event = "data: ";
@@ -164,19 +189,22 @@ asio::awaitable<void> AnswerWriter::error_event(std::string_view json) {
   std::transform(json.begin(), json.end(), std::back_inserter(event),
                  [](char c) { return c == '\n' || c == '\r' ? ' ' : c; });
   event += "\n\n";
-  co_await body(event);
+  co_await body(event, true);
   co_await end();
 }
 
 asio::awaitable<void> AnswerWriter::comments(KeepAlive settings) {
-  asio::steady_timer timer(client_.get_executor());
+  asio::steady_timer timer(client_.executor());
   const std::string_view comment =
       settings.form == KeepAlive::Form::line ? ": toki\n" : ": toki\n\n";
   const std::string size = fmt::format("{:x}\r\n", comment.size());
   Millis wait = settings.grace;
   while (settings.form != KeepAlive::Form::off && !body_begun_) {
     timer.expires_after(wait);
-    co_await timer.async_wait(asio::use_awaitable);
+    auto [ec] = co_await timer.async_wait(kAsTuple);
+    if (ec) {
+      co_return;
+    }
     wait = settings.interval;
     if (body_begun_ || ended_) {
       break;
@@ -187,7 +215,9 @@ asio::awaitable<void> AnswerWriter::comments(KeepAlive settings) {
                     std::nullopt, false);
     }
     Turn turn(*this);
-    co_await turn.take();
+    if (!turn.taken()) {
+      co_await turn.take();
+    }
     if (body_begun_ || (head_sent_ && !event_stream_)) {
       break;
     }
@@ -198,7 +228,7 @@ asio::awaitable<void> AnswerWriter::comments(KeepAlive settings) {
     }
   }
   timer.expires_at(asio::steady_timer::time_point::max());
-  co_await timer.async_wait(asio::use_awaitable);
+  (void)co_await timer.async_wait(kAsTuple);
 }
 
 }  // namespace toki::http

@@ -13,7 +13,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <poll.h>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -24,7 +23,6 @@ namespace toki::http {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
-using asio::ip::tcp;
 using Time = std::chrono::steady_clock::time_point;
 
 namespace {
@@ -32,7 +30,6 @@ namespace {
 constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 constexpr Millis kTrialPatience{60000};
 constexpr std::size_t kMaxLookups = 8;  // at once
-constexpr Millis kGoneInterval{250};    // while a pipelined request hides the end of the stream
 
 double milliseconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
@@ -42,31 +39,25 @@ double since(Time start) {
   return milliseconds(std::chrono::steady_clock::now() - start);
 }
 
-bool hung_up(tcp::socket& socket) {
-  pollfd entry{.fd = socket.native_handle(), .events = POLLRDHUP, .revents = 0};
-  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+// Returns only by being cancelled.
+asio::awaitable<void> never(asio::any_io_executor executor) {
+  asio::steady_timer timer(executor, asio::steady_timer::time_point::max());
+  (void)co_await timer.async_wait(kAsTuple);
 }
 
-// Returns when the client has closed its side.
-asio::awaitable<void> client_gone(tcp::socket& socket) {
-  asio::steady_timer timer(socket.get_executor());
-  for (;;) {
-    auto [ec] = co_await socket.async_wait(tcp::socket::wait_read, kAsTuple);
-    if (ec || hung_up(socket)) {
-      co_return;
-    }
-    timer.expires_after(kGoneInterval);
-    (void)co_await timer.async_wait(asio::use_awaitable);
+// `beside` returns only by being cancelled, when the work has ended or when both are.
+asio::awaitable<void> run_beside(asio::awaitable<void> work, asio::awaitable<void> beside) {
+  using namespace asio::experimental::awaitable_operators;
+  const auto ended = co_await (std::move(work) || std::move(beside));
+  if (ended.index() != 0) {
+    throw boost::system::system_error(asio::error::operation_aborted);
   }
 }
 
-asio::awaitable<void> never(asio::any_io_executor executor) {
-  asio::steady_timer timer(executor, asio::steady_timer::time_point::max());
-  co_await timer.async_wait(asio::use_awaitable);
-}
-
-// A client that is gone ends its work with an exception; here it only ends.
-asio::awaitable<bool> to_its_end(asio::awaitable<void> work, AnswerWriter& answer) {
+// Whether the work came to its end. A client that is gone ends it with an exception.
+asio::awaitable<bool> to_its_end(asio::awaitable<void> work, AnswerWriter& answer,
+                                 ClientWatch& client) {
+  const Watched watched(client);
   try {
     co_await std::move(work);
     co_return true;
@@ -80,18 +71,15 @@ asio::awaitable<bool> to_its_end(asio::awaitable<void> work, AnswerWriter& answe
 // keeps every idle slot. A slot that still works off a cancelled task is not counted before it was
 // seen idle.
 asio::awaitable<void> find_slots(LlamaServerBackend& backend, std::optional<Ticket>& ticket,
-                                 const bool& sent, std::vector<bool>& old_work,
-                                 std::uint32_t sequences, asio::any_io_executor executor) {
+                                 std::vector<bool>& old_work, std::uint32_t sequences,
+                                 asio::any_io_executor executor) {
   asio::steady_timer timer(executor);
   Millis pause{5};
   for (;;) {
     timer.expires_after(pause);
-    co_await timer.async_wait(asio::use_awaitable);
-    if (!sent || !ticket) {
-      continue;
-    }
-    if (ticket->settled()) {
-      break;
+    auto [ec] = co_await timer.async_wait(kAsTuple);
+    if (ec) {
+      co_return;
     }
     const auto working = co_await backend.async_working();
     if (!working || !ticket) {
@@ -158,6 +146,7 @@ struct Proxy::Flow {
   asio::awaitable<Result<Rendered>> render();
   asio::awaitable<void> refuse(const Error& error);
   asio::awaitable<void> send();
+  asio::awaitable<void> relay_found(const RelayRequest& relayed);
   void settle(bool client_left);
   void offer_audit(const AnswerText& text);
 };
@@ -297,13 +286,25 @@ asio::awaitable<void> Proxy::Flow::send() {
   }
   ticket->sent();
   sent = true;
-  co_await relay(proxy.upstream_, relayed, answer, result);
+  co_await relay_found(relayed);
   settle(false);
   if (audited && report.cache_class == to_string(CacheClass::hit) &&
       report.ending == to_string(Ending::completed)) {
     text.finish();
     offer_audit(text);
   }
+}
+
+// While it is not known which slots work for it, that is asked beside the relay.
+asio::awaitable<void> Proxy::Flow::relay_found(const RelayRequest& relayed) {
+  if (ticket->settled()) {
+    co_await relay(proxy.upstream_, relayed, answer, result);
+    co_return;
+  }
+  const auto executor = co_await asio::this_coro::executor;
+  auto finding = find_slots(proxy.backend_, ticket, old_work, wanted.sequences, executor);
+  auto work = relay(proxy.upstream_, relayed, answer, result);
+  co_await run_beside(std::move(work), std::move(finding));
 }
 
 void Proxy::Flow::offer_audit(const AnswerText& text) {
@@ -382,8 +383,7 @@ Proxy::Proxy(Upstream& upstream, LlamaServerBackend& backend, BackendMonitor& mo
 
 // Everything that takes no slot: through as it is.
 asio::awaitable<void> Proxy::pass(const ClientRequest& request, AnswerWriter& answer,
-                                  tcp::socket& socket, RequestReport& report) {
-  using namespace asio::experimental::awaitable_operators;
+                                  ClientWatch& client, RequestReport& report) {
   ++passed_;
   const std::array<std::string_view, 1> body{request.body};
   const RelayRequest relayed{.method = request.method,
@@ -394,12 +394,10 @@ asio::awaitable<void> Proxy::pass(const ClientRequest& request, AnswerWriter& an
                              .identity = false,
                              .progress_limit = options_.progress_limit};
   RelayResult result;
-  const auto ended = co_await (to_its_end(relay(upstream_, relayed, answer, result), answer) ||
-                               client_gone(socket));
+  auto work = relay(upstream_, relayed, answer, result);
+  const bool ended = co_await to_its_end(std::move(work), answer, client);
   report.status = result.status;
-  if (ended.index() != 0) {
-    answer.close_after();
-  } else if (std::get<0>(ended)) {
+  if (ended) {
     report.ending = result.end == RelayResult::End::completed ? "passed" : "failed";
   }
   if (request.method != "POST" || result.status != 200) {
@@ -414,8 +412,7 @@ asio::awaitable<void> Proxy::pass(const ClientRequest& request, AnswerWriter& an
 }
 
 asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& answer,
-                                   tcp::socket& socket) {
-  using namespace asio::experimental::awaitable_operators;
+                                   ClientWatch& client) {
   const Time started = std::chrono::steady_clock::now();
   const bool plain = request.target.starts_with('/');  // an absolute form may hold a password
   RequestReport report{.method = request.method,
@@ -438,7 +435,7 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
 
   const Endpoint endpoint = endpoint_of(request.method, request.target);
   if (endpoint == Endpoint::none) {
-    co_await pass(request, answer, socket, report);
+    co_await pass(request, answer, client, report);
     co_return;
   }
 
@@ -485,17 +482,9 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
             .report = report,
             .wanted = std::get<GenerationRequest>(read),
             .body = std::get_if<Body>(&parsed)};
-  KeepAlive keep_alive = options_.keep_alive;
-  if (!flow.wanted.stream) {
-    keep_alive.form = KeepAlive::Form::off;
-  }
-  const auto executor = socket.get_executor();
-  const auto ended = co_await (
-      flow.run() || client_gone(socket) || answer.comments(keep_alive) ||
-      find_slots(backend_, flow.ticket, flow.sent, flow.old_work, flow.wanted.sequences, executor));
-  if (ended.index() != 0) {
-    answer.close_after();
-  }
+  const bool comments = flow.wanted.stream && options_.keep_alive.form != KeepAlive::Form::off;
+  auto work = comments ? run_beside(flow.run(), answer.comments(options_.keep_alive)) : flow.run();
+  co_await to_its_end(std::move(work), answer, client);
   if (flow.ticket && flow.sent) {
     flow.settle(true);
   }
@@ -517,8 +506,8 @@ asio::awaitable<void> Proxy::look_up(const ClientRequest& request, AnswerWriter&
 }
 
 asio::awaitable<void> Proxy::lookup(const ClientRequest& request, AnswerWriter& answer,
-                                    tcp::socket& socket) {
-  return own_work(look_up(request, answer), answer, socket);
+                                    ClientWatch& client) {
+  return own_work(look_up(request, answer), answer, client);
 }
 
 asio::awaitable<void> Proxy::change_pins(const ClientRequest& request, AnswerWriter& answer) {
@@ -541,14 +530,13 @@ asio::awaitable<void> Proxy::change_pins(const ClientRequest& request, AnswerWri
 }
 
 asio::awaitable<void> Proxy::pins(const ClientRequest& request, AnswerWriter& answer,
-                                  tcp::socket& socket) {
-  return own_work(change_pins(request, answer), answer, socket);
+                                  ClientWatch& client) {
+  return own_work(change_pins(request, answer), answer, client);
 }
 
 // Only some run at once: each makes calls to the backend.
 asio::awaitable<void> Proxy::own_work(asio::awaitable<void> work, AnswerWriter& answer,
-                                      tcp::socket& socket) {
-  using namespace asio::experimental::awaitable_operators;
+                                      ClientWatch& client) {
   if (lookups_ >= kMaxLookups) {
     HttpError busy{.status = 429, .type = "rate_limit_error", .message = "too many at once"};
     busy.retry_after = 1;
@@ -562,10 +550,7 @@ asio::awaitable<void> Proxy::own_work(asio::awaitable<void> work, AnswerWriter& 
     Count& operator=(const Count&) = delete;
     ~Count() { --count; }
   } const counted(lookups_);
-  const auto ended = co_await (to_its_end(std::move(work), answer) || client_gone(socket));
-  if (ended.index() != 0) {
-    answer.close_after();
-  }
+  co_await to_its_end(std::move(work), answer, client);
 }
 
 Stats Proxy::stats() const {

@@ -1,16 +1,14 @@
 #include <toki/http/answer_text.hpp>
 #include <toki/http/relay.hpp>
 
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/http/buffer_body.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
 #include <boost/beast/http/rfc7230.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -23,7 +21,6 @@ using beast::http::field;
 
 namespace {
 
-constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 constexpr std::uint32_t kHeaderLimit = 64 * 1024;
 constexpr int kMaxInformational = 16;
 constexpr std::size_t kPieceBytes = std::size_t{64} * 1024;
@@ -101,9 +98,8 @@ struct Exchange {
   AnswerWriter& answer;
   RelayResult& result;
   std::unique_ptr<Connection> connection;
-  std::unique_ptr<Parser> parser;
+  std::optional<Parser> parser;
   AnswerWatch watch;
-  std::vector<char> piece = std::vector<char>(kPieceBytes);
   bool late = false;       // our own head went out before the server's came
   std::string late_error;  // body of an error answer that came after our own head
 
@@ -112,6 +108,7 @@ struct Exchange {
   asio::awaitable<void> pass_head();
   asio::awaitable<bool> pass_body();
   asio::awaitable<void> fail(beast::error_code ec, std::string_view when);
+  bool body_came() const;
   void expect_progress() { connection->stream.expires_after(request.progress_limit); }
 };
 
@@ -130,13 +127,13 @@ asio::awaitable<void> Exchange::fail(beast::error_code ec, std::string_view when
 
 asio::awaitable<bool> Exchange::read_head() {
   for (int informational = 0;; ++informational) {
-    parser = std::make_unique<Parser>();
+    parser.emplace();
     parser->header_limit(kHeaderLimit);
     parser->body_limit(boost::none);
     parser->skip(request.method == "HEAD");
     expect_progress();
-    auto [ec, got] = co_await beast::http::async_read_header(connection->stream, connection->buffer,
-                                                             *parser, kAsTuple);
+    const auto [ec, got] =
+        co_await read_header<false>(connection->stream, connection->buffer, *parser);
     if (ec) {
       co_await fail(ec, "closed or broke its answer before it began");
       co_return false;
@@ -150,6 +147,14 @@ asio::awaitable<bool> Exchange::read_head() {
       co_return false;
     }
   }
+}
+
+// Whether there is something to send right behind the head.
+bool Exchange::body_came() const {
+  const std::string_view rest(static_cast<const char*>(connection->buffer.data().data()),
+                              connection->buffer.size());
+  const std::size_t size_line = parser->chunked() ? rest.find('\n') + 1 : 0;
+  return parser->is_done() || (size_line < rest.size() && (size_line > 0 || !parser->chunked()));
 }
 
 asio::awaitable<void> Exchange::pass_head() {
@@ -173,21 +178,25 @@ asio::awaitable<void> Exchange::pass_head() {
   if (!length && kind == AnswerKind::sse) {
     answer.opens_event_stream();
   }
-  co_await answer.head(result.status, view(head.reason()), lines, length, no_body);
+  co_await answer.head(result.status, view(head.reason()), lines, length, no_body, body_came());
 }
 
 // Each piece goes out before the next is read, so a slow client slows the server down and nothing
 // piles up.
 asio::awaitable<bool> Exchange::pass_body() {
+  if (connection->piece == nullptr) {
+    connection->piece = std::make_unique_for_overwrite<char[]>(kPieceBytes);
+  }
+  char* const piece = connection->piece.get();
   while (!parser->is_done()) {
     auto& body = parser->get().body();
-    body.data = piece.data();
-    body.size = piece.size();
+    body.data = piece;
+    body.size = kPieceBytes;
     body.more = true;
     expect_progress();
-    auto [ec, got] = co_await beast::http::async_read_some(connection->stream, connection->buffer,
-                                                           *parser, kAsTuple);
-    const std::string_view bytes(piece.data(), piece.size() - body.size);
+    const auto [ec, got] =
+        co_await read_some<false>(connection->stream, connection->buffer, *parser);
+    const std::string_view bytes(piece, kPieceBytes - body.size);
     if (!bytes.empty()) {
       result.answer_begun = true;
       watch.feed(bytes);
@@ -198,7 +207,7 @@ asio::awaitable<bool> Exchange::pass_body() {
       if (late && result.status != 200) {
         late_error.append(bytes.substr(0, kPieceBytes - std::min(kPieceBytes, late_error.size())));
       } else {
-        co_await answer.body(bytes);
+        co_await answer.body(bytes, parser->is_done());
       }
     }
     if (ec && ec != beast::http::error::need_buffer) {

@@ -3,16 +3,14 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/address.hpp>
-#include <boost/asio/read.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <sys/socket.h>
 
 namespace toki::http {
@@ -150,7 +148,7 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> Upstream::connect() {
       endpoints.push_back(entry.endpoint());
     }
   }
-  auto [ec, endpoint] = co_await connection->stream.async_connect(endpoints, kAsTuple);
+  error_code ec = co_await connection->stream.connect(endpoints);
   if (ec) {
     co_return Error{Errc::unavailable,
                     fmt::format("cannot connect to {}: {}", address_.authority(), ec.message())};
@@ -160,20 +158,48 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> Upstream::connect() {
 }
 
 void Upstream::give_back(std::unique_ptr<Connection> connection) {
-  if (idle_.size() >= kMaxIdle || connection->buffer.size() != 0) {
+  if (idle_.size() >= kMaxBurst || connection->buffer.size() != 0) {
     return;
   }
-  connection->stream.expires_never();
+  connection->stream.rest();
   connection->idle_since = std::chrono::steady_clock::now();
   idle_.push_back(std::move(connection));
+  if (idle_.size() > kMaxIdle && trimming_ == nullptr) {
+    trim_later();
+  }
 }
 
+void Upstream::trim_later() {
+  trimming_ = std::make_shared<asio::steady_timer>(executor_, kBurstAge);
+  trimming_->async_wait([this, weak = std::weak_ptr(trimming_)](const error_code&) {
+    if (weak.lock()) {  // else we are gone
+      trimming_.reset();
+      trim();
+    }
+  });
+}
+
+void Upstream::trim() {
+  const auto fresh = std::chrono::steady_clock::now() - kBurstAge;
+  while (idle_.size() > kMaxIdle && idle_.front()->idle_since < fresh) {
+    idle_.erase(idle_.begin());
+  }
+  if (idle_.size() > kMaxIdle) {
+    trim_later();
+  }
+}
+
+// Whatever ends the server ends all connections, so the latest used two tell.
 bool Upstream::take_suspicion() {
   std::vector<std::unique_ptr<Connection>> open;
-  while (auto connection = take_idle()) {
+  while (open.size() < kMaxIdle) {
+    auto connection = take_idle();
+    if (connection == nullptr) {
+      break;
+    }
     open.insert(open.begin(), std::move(connection));
   }
-  idle_ = std::move(open);
+  std::move(open.begin(), open.end(), std::back_inserter(idle_));
   return std::exchange(suspicion_, false);
 }
 
@@ -187,9 +213,14 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> Upstream::send(
     if (!connection) {
       co_return connection;
     }
-    beast::tcp_stream& stream = (*connection)->stream;
+    Stream& stream = (*connection)->stream;
     stream.expires_after(std::chrono::minutes(5));
-    auto [ec, sent] = co_await asio::async_write(stream, buffers(head, body), kAsTuple);
+    const auto pieces = buffers(head, body);
+    Moved moved = stream.try_write(pieces);
+    if (moved.ec == asio::error::would_block) {
+      moved = co_await stream.write_rest(pieces, moved.bytes);
+    }
+    const auto [ec, sent] = moved;
     if (!ec || sent > 0) {
       // After a write error the server may still have answered (for example 413) before it closed:
       // let the caller read.
@@ -234,8 +265,8 @@ asio::awaitable<Result<Reply>> Upstream::call(std::string_view method, std::stri
     const auto spent =
         std::chrono::duration_cast<Millis>(std::chrono::steady_clock::now() - started);
     (*connection)->stream.expires_after(std::max(limit - spent, Millis(1)));
-    auto [ec, got] = co_await beast::http::async_read((*connection)->stream, (*connection)->buffer,
-                                                      parser, kAsTuple);
+    const auto [ec, got] =
+        co_await read_all<false>((*connection)->stream, (*connection)->buffer, parser);
     if (ec == beast::error::timeout) {
       co_return Error{Errc::timed_out,
                       fmt::format("{} {}: no answer within {} ms", method, target, limit.count())};

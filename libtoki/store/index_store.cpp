@@ -29,6 +29,7 @@ constexpr std::size_t kTransactionWrites = 256;
 constexpr std::size_t kTransactionBytes = std::size_t{4} << 20;
 constexpr std::uint64_t kUsualLogBytes = std::uint64_t{4} << 20;
 
+constexpr milliseconds kGather{20};            // from the first write to its transaction
 constexpr milliseconds kLastWrites{2000};      // for what is queued at the end
 constexpr milliseconds kLockedPause{5};        // first pause when locked; doubles
 constexpr milliseconds kLongLockedPause{100};  // up to this
@@ -74,6 +75,8 @@ struct IndexStore::Impl {
   // The thread. What it calls may throw SQLite::Exception; round() catches it.
   void run();
   bool wait();
+  void gather(std::unique_lock<std::mutex>& lock);
+  bool full() const { return 2 * queue_.size() >= options_.queue_length; }
   void round();
   void open();
   void close();
@@ -99,6 +102,7 @@ struct IndexStore::Impl {
   std::condition_variable wake_;     // the thread waits here
   std::condition_variable settled_;  // flush() and the destructor wait here
   WriteQueue queue_;
+  std::size_t flushing_ = 0;    // calls of flush() that wait
   std::size_t in_flight_ = 0;   // taken from the queue, not written yet
   std::uint64_t accepted_ = 0;  // writes, since the start
   std::uint64_t done_ = 0;      // of these, written or lost; they are so in order
@@ -174,9 +178,9 @@ bool IndexStore::Impl::add(Write write) {
     return false;
   }
   ++accepted_;
-  const bool first = queue_.size() == 1;
+  const bool wanted = queue_.size() == 1 || full();
   lock.unlock();
-  if (first) {
+  if (wanted) {
     wake_.notify_one();
   }
   return true;
@@ -207,7 +211,10 @@ bool IndexStore::Impl::flush(milliseconds limit) {
   std::unique_lock lock(mutex_);
   const std::uint64_t target = accepted_;
   const std::uint64_t losses = losses_;
+  ++flushing_;
+  wake_.notify_one();
   settled_.wait_until(lock, after(Clock::now(), limit), [&] { return done_ >= target; });
+  --flushing_;
   return done_ >= target && losses_ == losses;
 }
 
@@ -231,12 +238,21 @@ void IndexStore::Impl::run() {
   settled_.notify_all();
 }
 
+/// A transaction costs much more than a write, and a prompt that is used again takes one write.
+void IndexStore::Impl::gather(std::unique_lock<std::mutex>& lock) {
+  if (queue_.size() != 0) {
+    wake_.wait_for(lock, kGather,
+                   [this] { return stopping_ || flushing_ != 0 || wipes_ != wiped_ || full(); });
+  }
+}
+
 /// Until there is something to do. False: it is time to end.
 bool IndexStore::Impl::wait() {
   std::unique_lock lock(mutex_);
   if (failures_ == 0) {
     wake_.wait_until(lock, maintain_at_,
                      [this] { return stopping_ || queue_.size() != 0 || wipes_ != wiped_; });
+    gather(lock);
   } else if (!stopping_) {
     wake_.wait_until(lock, retry_at_, [this] { return stopping_.load(); });
   } else if (soon_) {

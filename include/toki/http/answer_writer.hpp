@@ -13,7 +13,6 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -53,7 +52,7 @@ class TOKI_EXPORT AnswerWriter {
   static constexpr std::chrono::seconds kWriteLimit{120};
 
   /// `http10`: the client cannot read chunks, so a body of unknown length ends with the connection.
-  AnswerWriter(boost::beast::tcp_stream& client, bool http10, bool keep_alive, bool head_only);
+  AnswerWriter(Stream& client, bool http10, bool keep_alive, bool head_only);
 
   /// Header lines ("name: value\r\n") for whichever head is sent; only before it is.
   std::string headers;
@@ -70,11 +69,13 @@ class TOKI_EXPORT AnswerWriter {
   bool broken_off() const noexcept { return head_sent_ && !ended_; }
   void close_after() noexcept { keep_alive_ = false; }
 
-  /// `lines`: the end-to-end headers. Without a length the body is chunked.
+  /// `lines`: the end-to-end headers. Without a length the body is chunked. `body_follows`: without
+  /// any wait; then the head goes out with the body's first bytes (or with end()).
   boost::asio::awaitable<void> head(unsigned status, std::string_view reason,
                                     std::string_view lines, std::optional<std::uint64_t> length,
-                                    bool no_body);
-  boost::asio::awaitable<void> body(std::string_view bytes);
+                                    bool no_body, bool body_follows = false);
+  /// `last`: the body is whole with these bytes; then end() has nothing left to send.
+  boost::asio::awaitable<void> body(std::string_view bytes, bool last = false);
   boost::asio::awaitable<void> end();
 
   /// A whole answer with a body.
@@ -98,7 +99,8 @@ class TOKI_EXPORT AnswerWriter {
   boost::asio::awaitable<void> write(std::string_view a, std::string_view b = {},
                                      std::string_view c = {});
 
-  boost::beast::tcp_stream& client_;
+  Stream& client_;
+  std::string held_head_;           // goes out with what is written next
   boost::asio::steady_timer turn_;  // whoever waits for its turn to write
   bool writing_ = false;
   bool http10_;

@@ -13,6 +13,7 @@
 #include <toki/http/admission.hpp>
 #include <toki/http/answer_writer.hpp>
 #include <toki/http/backend_monitor.hpp>
+#include <toki/http/client_watch.hpp>
 #include <toki/http/generation_request.hpp>
 #include <toki/http/llama_server_backend.hpp>
 #include <toki/http/prompt_embeddings.hpp>
@@ -22,7 +23,6 @@
 #include <toki/stats.hpp>
 
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/http/fields.hpp>
 
 #include <cstdint>
@@ -79,20 +79,20 @@ class TOKI_EXPORT Proxy {
         Admission& admission, PromptEmbeddings& embeddings, ProxyOptions options,
         std::function<void(const RequestReport&)> report);
 
-  /// Answers one request. `socket` is watched: when the client closes it, all work for it ends at
-  /// once (a client that only closes its sending half counts as gone).
+  /// Answers one request. When the client closes its connection, all work for it ends at once (a
+  /// client that only closes its sending half counts as gone).
   boost::asio::awaitable<void> serve(const ClientRequest& request, AnswerWriter& answer,
-                                     boost::asio::ip::tcp::socket& socket);
+                                     ClientWatch& client);
 
   /// POST /toki/lookup: what would happen to the request in its body. `?path=` in the target names
   /// the call it is meant for.
   boost::asio::awaitable<void> lookup(const ClientRequest& request, AnswerWriter& answer,
-                                      boost::asio::ip::tcp::socket& socket);
+                                      ClientWatch& client);
 
   /// GET, POST or DELETE /toki/pins: lists the pinned prefixes, pins what the body names, or removes
   /// the pin that `?id=` names, or all.
   boost::asio::awaitable<void> pins(const ClientRequest& request, AnswerWriter& answer,
-                                    boost::asio::ip::tcp::socket& socket);
+                                    ClientWatch& client);
 
   /// For requests that come from now on; see ProxyOptions.
   void set_volatile_lines(std::vector<std::string> lines) {
@@ -104,11 +104,11 @@ class TOKI_EXPORT Proxy {
  private:
   struct Flow;
   boost::asio::awaitable<void> own_work(boost::asio::awaitable<void> work, AnswerWriter& answer,
-                                        boost::asio::ip::tcp::socket& socket);
+                                        ClientWatch& client);
   boost::asio::awaitable<void> change_pins(const ClientRequest& request, AnswerWriter& answer);
   boost::asio::awaitable<void> look_up(const ClientRequest& request, AnswerWriter& answer);
   boost::asio::awaitable<void> pass(const ClientRequest& request, AnswerWriter& answer,
-                                    boost::asio::ip::tcp::socket& socket, RequestReport& report);
+                                    ClientWatch& client, RequestReport& report);
 
   Upstream& upstream_;
   LlamaServerBackend& backend_;

@@ -31,7 +31,14 @@ class TaskGroup {
   TaskGroup& operator=(const TaskGroup&) = delete;
 
   void spawn(boost::asio::awaitable<void> task) {
+    spawn_with([&task](boost::asio::cancellation_signal&) { return std::move(task); });
+  }
+
+  /// `make` gets the signal that ends the task it returns.
+  template <class Make>
+  void spawn_with(Make make) {
     const auto place = signals_.emplace(signals_.end());
+    boost::asio::awaitable<void> task = make(*place);
     auto ended = [this, place](const std::exception_ptr&) { signals_.erase(place); };
     boost::asio::co_spawn(executor_, std::move(task),
                           boost::asio::bind_cancellation_slot(place->slot(), std::move(ended)));

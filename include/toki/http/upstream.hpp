@@ -3,19 +3,19 @@
 // Threads:   one thread (or strand) at a time; coroutines run on the executor given.
 // Ownership: must outlive the connections taken from it.
 // Errors:    values: Errc::unavailable (cannot connect), timed_out, backend (broken HTTP).
-// Cost:      a kept connection saves about 0.1 ms on loopback. Few are kept, because llama-server
-// spends one of its few HTTP
-//            threads on each idle connection for five seconds.
+// Cost:      a kept connection saves about 0.1 ms on loopback. llama-server spends one of its few
+//            HTTP threads on each idle connection for five seconds: so two are kept, and more only
+//            while they are used again within a quarter of a second.
 #pragma once
 
 #include <toki/export.hpp>
+#include <toki/http/stream.hpp>
 #include <toki/result.hpp>
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -42,8 +42,9 @@ TOKI_EXPORT Result<Address> parse_url(std::string_view url);
 /// One connection. Destroying it closes it, which makes llama-server cancel what it does for it.
 struct Connection {
   explicit Connection(const boost::asio::any_io_executor& executor) : stream(executor) {}
-  boost::beast::tcp_stream stream;
+  Stream stream;
   boost::beast::flat_buffer buffer;
+  std::unique_ptr<char[]> piece;  ///< of the body that passes, made by whoever passes one
   bool reused = false;
   std::chrono::steady_clock::time_point idle_since{};
 };
@@ -56,6 +57,8 @@ struct Reply {
 class TOKI_EXPORT Upstream {
  public:
   static constexpr std::size_t kMaxIdle = 2;
+  static constexpr std::size_t kMaxBurst = 64;  ///< idle for less than kBurstAge
+  static constexpr Millis kBurstAge{250};
   static constexpr Millis kMaxIdleAge{4000};  ///< below llama-server's own five seconds
   static constexpr Millis kConnectLimit{5000};
   static constexpr std::size_t kMaxReplyBytes = std::size_t{512} << 20;
@@ -86,11 +89,14 @@ class TOKI_EXPORT Upstream {
  private:
   boost::asio::awaitable<Result<std::unique_ptr<Connection>>> connect();
   std::unique_ptr<Connection> take_idle();
+  void trim();
+  void trim_later();
 
   boost::asio::any_io_executor executor_;
   Address address_;
   std::string authorization_;
-  std::vector<std::unique_ptr<Connection>> idle_;
+  std::vector<std::unique_ptr<Connection>> idle_;        // the latest used last
+  std::shared_ptr<boost::asio::steady_timer> trimming_;  // under way: set
   bool suspicion_ = false;
 };
 

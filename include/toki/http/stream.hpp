@@ -1,0 +1,88 @@
+// Stream: one TCP connection whose waits end at a deadline, and HTTP messages read from it.
+//
+// Threads:   one thread (or strand); one read and one write may be under way at once.
+// Ownership: owns its socket; destroying it ends what waits.
+// Errors:    error codes; beast::error::timeout when the deadline has passed.
+// Cost:      moving the deadline later is a store: its timer is set only when it would ring too
+//            late. A write that the kernel takes at once is one system call and no hop through the
+//            executor.
+#pragma once
+
+#include <toki/export.hpp>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/core/error.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/basic_parser.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace toki::http {
+
+/// How an operation ended, and how many bytes it moved.
+struct Moved {
+  boost::beast::error_code ec;
+  std::size_t bytes = 0;
+};
+
+class TOKI_EXPORT Stream {
+ public:
+  using Socket = boost::asio::ip::tcp::socket;
+
+  explicit Stream(const boost::asio::any_io_executor& executor);
+  explicit Stream(Socket socket);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  Socket& socket() noexcept;
+  boost::asio::any_io_executor executor();
+
+  /// For all that waits from now on, until it is called again.
+  void expires_after(std::chrono::nanoseconds limit);
+  void expires_never() noexcept;
+  /// As expires_never(), and no timer is left: nothing keeps an executor from running out of work.
+  void rest();
+
+  boost::asio::awaitable<boost::beast::error_code> connect(
+      const std::vector<boost::asio::ip::tcp::endpoint>& endpoints);
+  boost::asio::awaitable<Moved> read_some(boost::asio::mutable_buffer into);
+  /// What the kernel takes at once of `pieces`, in order; would_block when that is not all. Then
+  /// write_rest() sends what is left.
+  Moved try_write(std::span<const boost::asio::const_buffer> pieces);
+  boost::asio::awaitable<Moved> write_rest(std::span<const boost::asio::const_buffer> pieces,
+                                           std::size_t sent);
+
+  /// Ends what waits, with operation_aborted.
+  void cancel();
+  void close();
+
+  /// beast::error::timeout for what the deadline cancelled, else `ec`.
+  boost::beast::error_code reason(boost::beast::error_code ec) const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+/// What lies in `buffer` first, then more from the stream; what follows the message stays there.
+/// read_some() returns as soon as it came further, which may be within a header.
+template <bool kRequest>
+boost::asio::awaitable<Moved> read_header(Stream& stream, boost::beast::flat_buffer& buffer,
+                                          boost::beast::http::basic_parser<kRequest>& parser);
+template <bool kRequest>
+boost::asio::awaitable<Moved> read_some(Stream& stream, boost::beast::flat_buffer& buffer,
+                                        boost::beast::http::basic_parser<kRequest>& parser);
+/// The whole message.
+template <bool kRequest>
+boost::asio::awaitable<Moved> read_all(Stream& stream, boost::beast::flat_buffer& buffer,
+                                       boost::beast::http::basic_parser<kRequest>& parser);
+
+}  // namespace toki::http
