@@ -15,7 +15,7 @@ TEST_CASE("stats: every row has a name, a help text and its own value") {
   stats.pins_held = 1;
   stats.named_dropped_total = 1;
   stats.kv_sharing_ratio = 1;
-  stats.audits_dropped_total = 1;
+  stats.kv_limit_bytes = 1;
   std::array<StatRow, kStatRows> rows{};
   REQUIRE(stat_rows(stats, rows) == kStatRows);
   std::set<std::string> names;
