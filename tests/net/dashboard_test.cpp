@@ -165,6 +165,7 @@ TEST_CASE("a slot tells which remembered prompt it holds, and how long ago it wa
   Rig rig;
   for (const Json& slot : page(rig, "/toki/slots")["slots"].items()) {
     CHECK(slot["prompt"].is_null());
+    CHECK(slot["prompt_tokens"].integer() == 0);
   }
   const Answer answer = rig.chat(cc({S(W(100)), M("one")}));
   const Json slot = page(rig, "/toki/slots")["slots"][std::stoul(answer.slot)];
@@ -210,13 +211,13 @@ TEST_CASE("what is no beginning of a remembered prompt of this model is not pinn
   rig.chat(cc({S(W(50)), M("a")}));
   const std::string id = id_of(page(rig, "/toki/tree")["prompts"][std::size_t{0}]);
   check_error(pin(rig, R"({"prompt":1})"), 404, "invalid_request_error");
-  for (const std::string& body : std::vector<std::string>{
-           R"({"prompt":)" + id + R"(,"length":9999})", R"({"prompt":)" + id + R"(,"length":0})",
-           R"({"prompt":)" + id + R"(,"length":-5})", R"({"prompt":)" + id + R"(,"length":"5"})",
-           R"({"prompt":"x"})", R"({"prompt":-1})", R"({"prompt":)" + id + R"(,"tokens":[1]})"}) {
-    INFO(body);
-    check_error(pin(rig, body), 400, "invalid_request_error");
+  for (const char* rest : {R"(,"length":9999})", R"(,"length":0})", R"(,"length":-5})",
+                           R"(,"length":"5"})", R"(,"tokens":[1]})"}) {
+    INFO(rest);
+    check_error(pin(rig, R"({"prompt":)" + id + rest), 400, "invalid_request_error");
   }
+  check_error(pin(rig, R"({"prompt":"x"})"), 400, "invalid_request_error");
+  check_error(pin(rig, R"({"prompt":-1})"), 400, "invalid_request_error");
   rig.chat(cc({S(words("adapted", 50)), M("a")}, R"(,"lora":[{"id":0,"scale":1}])"));
   const Json prompts = page(rig, "/toki/tree")["prompts"];
   REQUIRE(prompts.items().size() == 2);
