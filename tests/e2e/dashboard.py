@@ -208,7 +208,7 @@ class Dashboard(Rig):
     def test_fits_narrow_screens_in_both_themes(self):
         papers = set()
         for dark in (False, True):
-            for width in (400, 320, 768, 1280):
+            for width in (400, 320, 768, 905, 1280):
                 self.open(width=width, dark=dark)
                 self.assertLessEqual(
                     self.browser.run("document.documentElement.scrollWidth"), width, f"{width} px"
