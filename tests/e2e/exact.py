@@ -76,7 +76,7 @@ class Exact(harness.TestCase):
 
     def test_answers_are_those_of_a_cold_server(self):
         self.start(batch=64)
-        bodies, wanted = self.bodies(talks=5, turns=8, system=150, user=40)
+        bodies, wanted = self.bodies(talks=6, turns=8, system=150, user=40)
         answers = [self.ask(body) for body in bodies]
         reused = self.check(answers, wanted, 64)
         self.assertGreater(len([n for n in reused if n > 0]), 30)
@@ -101,6 +101,19 @@ class Exact(harness.TestCase):
         reused = self.check([self.ask(body) for body in bodies], wanted, 512)
         self.assertEqual(reused[0], 0)
         self.assertGreater(min(reused[1:]), 0)
+
+    def test_the_batch_of_a_server_that_tokid_starts_is_read(self):
+        command = [harness.find_llama_server(), "-m", os.environ["TOKI_MODEL"], "-t", "1"]
+        for number, (sizes, batch) in enumerate(
+            ((["-b", "256", "-ub", "96"], 256), (["--ubatch-size=128"], 128))
+        ):
+            tokid = self.start_tokid(
+                command=[*command, "-c", "2048", "-np", "1", *sizes],
+                options=["--exact", "--remote-states", "0"],
+                name=f"starts-{number}",
+            )
+            self.assertIn(f"multiples of {batch} tokens", tokid.process.read_log())
+            tokid.stop()
 
     def test_other_apis_are_cold_or_exact_as_well(self):
         self.start(batch=64)

@@ -539,3 +539,12 @@ TEST_CASE("pins: hot pins go with the prompts that they are a part of") {
   CHECK(pins.common_by_hand(kScope, by_hand + kOther) == 300);
   CHECK(pins.common_by_hand(Scope({"another model"}), by_hand) == 0);
 }
+
+TEST_CASE("pins: none in exact mode") {
+  Engine engine({.exact_batch = 64}, [] { return std::chrono::steady_clock::time_point(); });
+  engine.backend_changed({.slots = 2, .slots_used = {false, false}, .own_cache = false});
+  engine.serve_pins(kScope);
+  CHECK(engine.pin(kScope, kPin).error().code == Errc::unsupported);
+  engine.adopt_pins({{.id = 1, .scope = kScope, .tokens = kPin, .by_hand = true}});
+  CHECK(engine.begin_chore().error().code == Errc::not_found);
+}
