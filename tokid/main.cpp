@@ -149,13 +149,16 @@ struct Daemon {
                 .max_prompts = o.max_prompts,
                 .max_prompt_bytes = o.prompts_mib << 20,
                 .min_reuse_for_hit = o.min_reuse_for_hit,
-                .hot_pins = o.pin_hot},
+                .hot_pins = o.pin_hot,
+                .exact_batch = o.exact_batch},
                &std::chrono::steady_clock::now, &unix_ms),
         admission(io.get_executor(), engine, queue_limits(o)),
-        monitor(
-            io.get_executor(), backend, upstream, engine, admission,
-            {.interval = Millis(o.probe_interval_ms), .own_cache = own_cache, .states = states()},
-            log_line),
+        monitor(io.get_executor(), backend, upstream, engine, admission,
+                {.interval = Millis(o.probe_interval_ms),
+                 .own_cache = own_cache,
+                 .states = states(),
+                 .exact_batch = o.exact_batch},
+                log_line),
         embeddings(io.get_executor(), o.embed_address ? &embedder : nullptr, engine,
                    Millis(o.embed_limit_ms), log_line),
         housekeeper(io.get_executor(), engine, backend, worker.get(), log_line),
@@ -435,6 +438,9 @@ int run(Options options, int argc, char** argv, const std::string& settings) {
     command = std::move(*completed);
     options.slot_dir = slot_dir.string();
     options.backend_address = command->address;
+  }
+  if (options.exact && options.exact_batch == 0) {
+    options.exact_batch = command ? command->batch : ServerCommand{}.batch;
   }
   auto store = open_store(options);
   if (!store) {

@@ -121,6 +121,12 @@ Status make_data_dir(Options& options) {
 }
 
 Status check(Options& options) {
+  if (options.exact && options.pin_hot > 0) {
+    return bad("--exact pins nothing: leave --pin-hot away");
+  }
+  if (!options.exact && options.exact_batch > 0) {
+    return bad("--exact-batch means something with --exact only");
+  }
   if (auto status = read_listen(options); !status) {
     return status;
   }
@@ -246,6 +252,15 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--min-reuse-for-hit", o.min_reuse_for_hit,
                  "reused tokens from which a request counts as a hit")
       ->check(CLI::Range(1, 1000000));
+  app.add_flag(
+      "--exact", o.exact,
+      "answers are those that llama-server gives alone and without cache: one request at a "
+      "time, and only whole batches of a prompt are reused");
+  app.add_option(
+         "--exact-batch", o.exact_batch,
+         "with --exact: llama-server's -ub, or its -b where that is no multiple of it; 0: as "
+         "the server behind -- is told, else 512")
+      ->check(CLI::Range(0, 1048576));
   app.add_option("--log-level", o.log_level, "error, warn, info or debug")
       ->check(CLI::IsMember({"error", "warn", "info", "debug"}));
 }

@@ -57,6 +57,8 @@ struct Options {
   std::int64_t probe_interval_ms = 1000;
   std::int64_t drain_ms = 5000;
   std::uint64_t min_reuse_for_hit = 10;
+  bool exact = false;
+  std::uint64_t exact_batch = 0;
   std::string log_level = "info";
   std::vector<std::string> server;  // what stands after `--`
 

@@ -119,6 +119,8 @@ constexpr Flag kPort{"--port", "", "LLAMA_ARG_PORT"};
 constexpr Flag kParallel{"--parallel", "-np", "LLAMA_ARG_N_PARALLEL"};
 constexpr Flag kSlotPath{"--slot-save-path", "", "LLAMA_ARG_SLOT_SAVE_PATH"};
 constexpr Flag kCacheRam{"--cache-ram", "-cram", "LLAMA_ARG_CACHE_RAM"};
+constexpr Flag kBatch{"--batch-size", "-b", "LLAMA_ARG_BATCH"};
+constexpr Flag kPieces{"--ubatch-size", "-ub", "LLAMA_ARG_UBATCH"};
 constexpr Flag kMetrics{"--metrics", "", "LLAMA_ARG_ENDPOINT_METRICS"};
 
 // The value given for a flag, "" for one without; nothing when it is not given.
@@ -135,6 +137,22 @@ std::optional<std::string> given(const std::vector<std::string>& words, const Fl
     return value;
   }
   return std::nullopt;
+}
+
+std::uint64_t number_of(const std::vector<std::string>& words, const Flag& flag,
+                        std::uint64_t otherwise) {
+  const std::string text = given(words, flag).value_or("");
+  std::uint64_t number = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  return read.ec == std::errc{} && number > 0 ? number : otherwise;
+}
+
+// A batch is computed in pieces, so they end at the multiples of a piece where it holds a whole number of
+// them.
+std::uint64_t batch_of(const std::vector<std::string>& words) {
+  const std::uint64_t batch = number_of(words, kBatch, 2048);
+  const std::uint64_t piece = std::min(number_of(words, kPieces, 512), batch);
+  return batch % piece == 0 ? piece : batch;
 }
 
 }  // namespace
@@ -185,6 +203,7 @@ toki::Result<ServerCommand> complete_command(std::vector<std::string> words,
   command.own_cache = cache != "0";
   const auto read = std::from_chars(cache.data(), cache.data() + cache.size(), command.cache_mib);
   command.cache_mib = read.ec == std::errc{} && command.cache_mib >= 0 ? command.cache_mib : -1;
+  command.batch = batch_of(words);
   command.words = std::move(words);
   return command;
 }

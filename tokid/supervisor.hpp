@@ -21,6 +21,7 @@ struct ServerCommand {
   toki::http::Address address;  // where it will listen
   bool own_cache = true;        // it keeps prompts outside its slots
   double cache_mib = -1;        // at most so much of them; -1: no limit, or not known
+  std::uint64_t batch = 512;    // prompts are computed in pieces that end at its multiples
 };
 
 /// Adds --host, --port, -np, --slot-save-path, --cache-ram 0 and --metrics where they are not given

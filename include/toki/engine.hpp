@@ -51,6 +51,9 @@ struct EngineOptions {
   std::uint64_t min_reuse_for_hit = 10;  ///< tokens from which reuse counts as a hit
   std::size_t hot_pins = 0;  ///< so many of the hottest prefixes are pinned without being asked to
   double prefill_ms_per_token = 1.0;  ///< used until the backend's real rate was measured
+  /// Not 0: answers are to be those of a backend without any cache, whose physical batch this is. One
+  /// request runs at a time, and only whole batches of a prompt are reused (docs/divergence.md).
+  std::uint64_t exact_batch = 0;
 };
 
 /// Why a request runs where it runs; `x-toki-reason` and the log say it with these names.
@@ -126,6 +129,7 @@ struct Step {
                         ///< for stores that have no names of their own
   double token_ms = 0;  ///< save: what computing one of its tokens costs
   Tokens needed{};      ///< save: tokens whose stored state is restored next, so it has to stay
+  bool only = false;    ///< save: what the state holds behind `tokens` is not kept
 };
 
 /// How a step ended.
@@ -438,6 +442,7 @@ class TOKI_EXPORT Engine {
   void unfence(std::uint32_t slot);
 
   std::size_t slots() const;
+  /// That a request could have now: in exact mode none while another runs.
   std::size_t idle_slots() const;
   std::vector<SlotInfo> slot_table() const;
   Stats stats() const;  ///< the engine's own part; other parts stay 0

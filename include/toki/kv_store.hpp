@@ -70,10 +70,11 @@ class TOKI_EXPORT KvStore final : public StateStore {
   /// Takes the state file `name` of slot_dir in, and deletes it there in any case. `expected`: what
   /// the slot is known to begin with; a state that begins otherwise is refused (Errc::corrupt).
   /// `whole`: keep it as a snapshot, usable only for prompts that begin with all of its tokens.
-  /// `prefill_ms`: what computing one of its tokens costs, for its worth. Errc::unavailable: it
-  /// cannot be written, or does not fit into max_bytes beside what it hangs on.
+  /// `prefill_ms`: what computing one of its tokens costs, for its worth. `only`: keep nothing behind
+  /// the expected tokens. Errc::unavailable: it cannot be written, or does not fit into max_bytes beside
+  /// what it hangs on.
   Result<Taken> take(const Scope& scope, TokenSpan expected, std::string_view name, bool whole,
-                     double prefill_ms);
+                     double prefill_ms, bool only = false);
 
   /// Writes the state of the longest stored prefix of `prompt`, at most `limit` tokens, as the file
   /// `name` of slot_dir, to be restored into `slot`. Returns its tokens; Errc::not_found: nothing.

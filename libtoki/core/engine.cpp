@@ -68,12 +68,16 @@ SlotView Engine::Impl::view_of(std::uint32_t index) const {
   view.empty = slot.content == SlotContent::empty;
   view.held = slot.tokens.size() + slot.unknown_tail;
   view.known = slot.tokens.size();
+  if (exact()) {
+    view.held = view.known = whole_batches(view.known);  // what else it holds is worth nothing
+  }
   view.savable = slot.content == SlotContent::known && !slot.surrogate && !slot.tokens.empty() &&
                  (abilities.reads || abilities.cuts || view.held == view.known);
   view.turn_start = slot.turn_start;
   if (slot.content == SlotContent::known) {
     const StoredPrefix found = stored(slot.scope, slot.tokens);
-    view.stored = found.tokens + std::min(found.beyond, slot.unknown_tail);
+    view.stored = exact() ? whole_batches(found.tokens)
+                          : found.tokens + std::min(found.beyond, slot.unknown_tail);
   }
   return view;
 }
@@ -89,7 +93,7 @@ std::vector<SlotView> Engine::Impl::view(const Query& query) const {
     view.barred = barred(i, query);
     const Ticket::Impl* user = lessee[i];
     if (user == nullptr || user->slot != i) {
-      view.common = reach(i, query);
+      view.common = whole_batches(reach(i, query));
       view.superseded = pool.superseded_by(i, query.scope, query.tokens);
       if (user != nullptr && std::count(user->borrowed.begin(), user->borrowed.end(), i) > 0) {
         view.busy = !slot.fenced;  // it is saved just now
@@ -144,6 +148,9 @@ std::optional<SlotView> Engine::Impl::view_of_leaving(std::uint32_t index,
 std::uint64_t Engine::Impl::reach(std::uint32_t index, const Query& query) const {
   const std::uint64_t common = pool.common(index, query.scope, query.tokens);
   const Slot& slot = pool[index];
+  if (!reuses(query) || (exact() && slot.surrogate)) {
+    return 0;
+  }
   const bool all = common == slot.tokens.size() && slot.unknown_tail == 0 && !slot.open_end;
   const bool window = abilities.saves && !abilities.cuts;
   const bool near = common + kWindow >= slot.tokens.size() + slot.unknown_tail;
@@ -169,7 +176,7 @@ Found Engine::Impl::search(const Query& query) const {
   // The last token is computed in any case; what is restored whole cannot give it up again.
   const TokenSpan wanted = query.tokens.first(query.tokens.size() - (abilities.cuts ? 0 : 1));
   const StoredPrefix on_disk = stored(query.scope, wanted);
-  found.stored = on_disk.tokens;
+  found.stored = reuses(query) ? on_disk.tokens : 0;
   found.read = on_disk.read;
   return found;
 }
@@ -213,9 +220,10 @@ PlanWorld Engine::Impl::world() const {
   return {
       .tick = pool.tick(),
       .prefill_ms_per_token = prefill_rate(),
+      .unit = std::max<std::uint64_t>(options.exact_batch, 1),
       .prefilling = static_cast<std::size_t>(std::count_if(lessee.begin(), lessee.end(), prefills)),
       // Without a slot's name it might choose one that is fenced.
-      .own_cache_trust = facts.own_cache && pool.fenced() == 0 ? own_cache_trust : 0,
+      .own_cache_trust = facts.own_cache && !exact() && pool.fenced() == 0 ? own_cache_trust : 0,
       .restores = restores(),
       .saves = saves(),
       .copies = saves() && restores() && abilities.cuts,
@@ -224,6 +232,9 @@ PlanWorld Engine::Impl::world() const {
 }
 
 Plan Engine::Impl::choose(const Query& query, const Found& found) const {
+  if (available_slots() == 0) {
+    return {.action = Plan::Action::wait};
+  }
   const bool no_reuse = query.bypass == Reason::cache_prompt_false;
   const auto views = view(query);
   const bool others = std::any_of(views.begin(), views.end(), [](auto& s) { return s.barred; });
@@ -309,7 +320,7 @@ Engine& Engine::operator=(Engine&&) noexcept = default;
 
 Result<Ticket> Engine::begin(const Query& query) {
   const std::lock_guard lock(impl_->mutex);
-  if (impl_->pool.idle() == 0) {
+  if (impl_->available_slots() == 0) {
     return Error{Errc::busy, "no slot is free"};
   }
   const Found found = impl_->search(query);
@@ -531,7 +542,7 @@ std::size_t Engine::slots() const {
 
 std::size_t Engine::idle_slots() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->pool.idle();
+  return impl_->available_slots();
 }
 
 std::vector<SlotInfo> Engine::slot_table() const {

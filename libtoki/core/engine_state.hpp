@@ -144,6 +144,17 @@ struct Engine::Impl {
     return static_cast<double>(common) >= options.good_match * static_cast<double>(tokens.size());
   }
   Found search(const Query& query) const;
+  bool exact() const { return options.exact_batch > 0; }
+  // Where states cannot be cut the backend computes in other batches, and nothing it holds is of use.
+  bool reuses(const Query& query) const { return !exact() || (abilities.cuts && !query.surrogate); }
+  // Of so many leading tokens of a prompt, those that were computed as a cold run would.
+  std::uint64_t whole_batches(std::uint64_t tokens) const {
+    return exact() ? tokens - tokens % options.exact_batch : tokens;
+  }
+  // Idle slots that may get a request now: another one must not share its batches.
+  std::size_t available_slots() const {
+    return exact() && pool.idle() < pool.size() ? 0 : pool.idle();
+  }
   Source source(const Plan& plan, const Found& found) const;
   std::uint64_t reach(std::uint32_t slot, const Query& query) const;
   std::vector<SlotView> view(const Query& query) const;
@@ -152,18 +163,19 @@ struct Engine::Impl {
   double prefill_rate() const { return prefill_ms > 0 ? prefill_ms : options.prefill_ms_per_token; }
   // Where the store gives most of what is known anyway, the backend's cache has to earn it.
   double first_trust() const { return abilities.saves && store != nullptr ? 0.5 : 1.0; }
-  bool trusts_own_cache() const { return facts.own_cache && own_cache_trust >= kMinOwnCacheTrust; }
+  bool trusts_own_cache() const {
+    return facts.own_cache && !exact() && own_cache_trust >= kMinOwnCacheTrust;
+  }
   std::string file_prefix() const { return "toki-" + std::to_string(first_prompt) + "-"; }
   // No two processes have the same names in one folder.
   std::string file_name() { return file_prefix() + std::to_string(++files) + ".bin"; }
   PlanWorld world() const;
-  bool saves() const {
-    return abilities.saves && store != nullptr && clock() >= saves_paused_until;
+  bool can_save() const {
+    return abilities.saves && store != nullptr && (abilities.cuts || !exact());
   }
+  bool saves() const { return can_save() && clock() >= saves_paused_until; }
   StoredPrefix stored(const Scope& scope, TokenSpan tokens) const;
-  bool restores() const {
-    return abilities.saves && store != nullptr && clock() >= restores_paused_until;
-  }
+  bool restores() const { return can_save() && clock() >= restores_paused_until; }
   SlotView view_of(std::uint32_t slot) const;
   std::optional<SlotView> view_of_leaving(std::uint32_t slot, const Query& query) const;
   void note_waiter(const Query& query);
@@ -180,6 +192,8 @@ struct Engine::Impl {
   void add_save(Ticket::Impl& ticket, std::uint32_t slot, const Scope& scope, Tokens tokens,
                 bool later);
   void add_stages(Ticket::Impl& ticket, const Plan& plan, const Query& query);
+  void add_cut(Ticket::Impl& ticket, std::uint64_t tokens);
+  void erase_claimed(Ticket::Impl& ticket);
   void save_failed(const Error& error);
   int spare_rank(std::uint32_t slot) const;
   void step_done(Ticket::Impl& ticket, const Step& step, StepReport report);
@@ -187,6 +201,7 @@ struct Engine::Impl {
   void restored(Ticket::Impl& ticket, const Step& step, StepReport report);
   bool doubts(const Ticket::Impl& ticket, const Outcome& outcome) const;
   void prefilled(Ticket::Impl& ticket, const Step& step, const StepReport& report);
+  void was_cut(Ticket::Impl& ticket, const Step& step, const StepReport& report);
   void broken_off(Ticket::Impl& ticket);
   void release(Ticket::Impl& ticket);
   void settle_content(Ticket::Impl& ticket, const Outcome& outcome, const Account& account);

@@ -186,7 +186,7 @@ std::vector<std::string> Engine::saving() const {
 std::vector<std::uint32_t> Engine::unsaved() const {
   const std::lock_guard lock(impl_->mutex);
   std::vector<std::uint32_t> slots;
-  if (!impl_->abilities.saves || impl_->store == nullptr) {
+  if (!impl_->can_save()) {
     return slots;
   }
   PlanWorld world = impl_->world();

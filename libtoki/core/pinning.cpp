@@ -203,6 +203,9 @@ Result<std::uint64_t> Engine::pin(const Scope& scope, TokenSpan tokens) {
   Result<std::uint64_t> id = Error{Errc::unavailable, "the backend is not known yet"};
   {
     const std::lock_guard lock(impl_->mutex);
+    if (impl_->exact()) {
+      return Error{Errc::unsupported, "nothing is pinned in exact mode"};
+    }
     const std::uint64_t context = impl_->facts.context;
     if (impl_->pool.size() == 0) {
       return id;
@@ -310,6 +313,9 @@ void Engine::on_pins_change(std::function<void(std::vector<PinRecord>)> tell) {
 
 void Engine::serve_pins(std::optional<Scope> scope) {
   const std::lock_guard lock(impl_->mutex);
+  if (impl_->exact()) {
+    scope.reset();  // a pin is computed in pieces of its own
+  }
   if (scope == impl_->pin_scope) {
     return;
   }

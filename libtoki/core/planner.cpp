@@ -65,8 +65,10 @@ double chance_of_reuse(const SlotView& slot, const PlanWorld& world, std::size_t
 }
 
 // A full hit still computes one token, so that there are logits to sample from.
-std::uint64_t reusable(std::uint64_t common, const PlanQuery& query) {
-  return query.reuse && query.prompt > 0 ? std::min(common, query.prompt - 1) : 0;
+std::uint64_t reusable(std::uint64_t common, const PlanQuery& query, const PlanWorld& world) {
+  const std::uint64_t most =
+      query.reuse && query.prompt > 0 ? std::min(common, query.prompt - 1) : 0;
+  return most - most % world.unit;
 }
 
 double prefill(std::uint64_t tokens, const PlanWorld& world) {
@@ -125,10 +127,10 @@ Origin best_origin(std::span<const SlotView> slots, const PlanQuery& query, cons
   if (!world.restores) {
     return {};
   }
-  Origin best{.tokens = reusable(query.stored, query)};
+  Origin best{.tokens = reusable(query.stored, query, world)};
   best.ms = best.tokens > 0 ? world.restore.of(std::max(best.tokens, query.read)) : 0;
   for (const SlotView& slot : slots) {
-    const std::uint64_t tokens = reusable(slot.common, query);
+    const std::uint64_t tokens = reusable(slot.common, query, world);
     if (!world.copies || !slot.idle || !slot.savable || tokens < best.tokens + kMinGain) {
       continue;
     }
@@ -169,7 +171,7 @@ Option best_idle(std::span<const SlotView> slots, const Origin& origin, const Pl
     if (!slot.idle || slot.barred || (query.slot && slot.index != *query.slot)) {
       continue;
     }
-    const std::uint64_t own = reusable(slot.common, query);
+    const std::uint64_t own = reusable(slot.common, query, world);
     const Option as_it_is = take_over(slot, own, query, world, slots.size(), busy);
     best = better(as_it_is, best) ? as_it_is : best;
     if (origin.tokens < own + kMinGain || origin.copied == slot.index) {
@@ -198,7 +200,7 @@ double copy_cost(const SlotView& slot, const PlanQuery& query, const PlanWorld& 
       wait > query.lead_patience_ms) {
     return kNever;
   }
-  const std::uint64_t had = reusable(slot.common, query);
+  const std::uint64_t had = reusable(slot.common, query, world);
   return wait + world.restore.of(had) + prefill(query.prompt - had, world);
 }
 
@@ -214,7 +216,7 @@ double best_wait(std::span<const SlotView> slots, const PlanQuery& query, const 
     if (slot.barred || slot.leaving) {
       continue;
     }
-    const std::uint64_t had = reusable(slot.common, query);
+    const std::uint64_t had = reusable(slot.common, query, world);
     const Option option = take_over(slot, had, query, world, slots.size(), busy);
     best = std::min(best, option.ms + wait_cost(slot.remaining_ms, query));
   }
@@ -244,10 +246,10 @@ Plan plan(std::span<const SlotView> slots, const PlanQuery& query, const PlanWor
   }
   std::uint64_t known = origin.tokens;  // most that is to be had without the backend's own cache
   for (const SlotView& slot : slots) {
-    known = std::max(known, reusable(slot.common, query));
+    known = std::max(known, reusable(slot.common, query, world));
   }
   const double trusted =
-      world.own_cache_trust * static_cast<double>(reusable(query.available, query));
+      world.own_cache_trust * static_cast<double>(reusable(query.available, query, world));
   const bool barred = count([](const SlotView& s) { return s.barred; }) > 0;
   if (query.reuse && !query.slot && !barred && world.own_cache_trust >= kMinOwnCacheTrust &&
       trusted >= static_cast<double>(known + kMinGain) &&

@@ -61,6 +61,7 @@ struct Pace {
 struct PlanWorld {
   std::uint64_t tick = 0;  // of the pool: one a lease
   double prefill_ms_per_token = 1.0;
+  std::uint64_t unit = 1;      // tokens are reused in multiples of it only
   std::size_t prefilling = 0;  // long prompts that are computed now: they share the machine
   double own_cache_trust = 0;  // 0: the backend has no cache of its own; 1: it always delivered
   bool restores = false;       // what the store holds can be restored into a slot

@@ -7,6 +7,7 @@
 //              computed they get a copy, while the request that computed it generates. (Its answer
 //              then says of the prompt that it was cached; our account does not.)
 //              Or a stage of a prompt, where states can only be used whole: see add_stages().
+//              Or, in exact mode, what cuts the slot: see add_cut().
 //
 // What is displaced, or saved as a stage, is taken by the store while the request goes on.
 #include <algorithm>
@@ -45,6 +46,7 @@ void Engine::Impl::add_save(Ticket::Impl& ticket, std::uint32_t slot, bool later
 
 void Engine::Impl::add_save(Ticket::Impl& ticket, std::uint32_t slot, const Scope& scope,
                             Tokens tokens, bool later) {
+  tokens.resize(whole_batches(tokens.size()));
   ticket.steps.push_back({.kind = Step::Kind::save,
                           .slot = {.index = slot},
                           .scope = scope,
@@ -52,12 +54,13 @@ void Engine::Impl::add_save(Ticket::Impl& ticket, std::uint32_t slot, const Scop
                           .whole = !abilities.cuts,
                           .later = later,
                           .file = file_name(),
-                          .token_ms = prefill_rate()});
+                          .token_ms = prefill_rate(),
+                          .only = exact()});
 }
 
 // Whether it leads if it has to be computed: what can be told without looking for it.
 bool Engine::Impl::may_lead(const Query& query) const {
-  return query.from_ids && !query.surrogate && !query.bypass && saves() && restores() &&
+  return query.from_ids && !query.surrogate && !query.bypass && !exact() && saves() && restores() &&
          abilities.cuts && query.tokens.size() > 1 && cold_ms(query, {}) >= kLeadMs;
 }
 
@@ -75,6 +78,9 @@ bool Engine::Impl::leads(const Query& query, const Plan& plan) const {
 
 void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, const Query& query) {
   if (plan.action != Plan::Action::run) {
+    if (exact() && query.bypass == Reason::not_cacheable) {
+      erase_claimed(ticket);
+    }
     return;
   }
   const SlotId slot{.index = plan.slot};
@@ -101,6 +107,8 @@ void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, const Query
                             .scope = ticket.scope,
                             .tokens = first(plan.restore),
                             .file = file_name()});
+  } else if (exact()) {
+    add_cut(ticket, plan.predicted);
   }
   add_stages(ticket, plan, query);
   if (leads(query, plan)) {
@@ -110,6 +118,32 @@ void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, const Query
                             .tokens = first(ticket.tokens.size() - 1)});
     ticket.leads = true;
     ++stats.leads_total;
+  }
+}
+
+// A backend reuses all that its slot and the prompt share. To make it reuse these tokens and no more,
+// the slot first gets a prompt that parts from the other one right behind them: one token is computed.
+void Engine::Impl::add_cut(Ticket::Impl& ticket, std::uint64_t tokens) {
+  ticket.common = std::min(ticket.common, tokens);
+  ticket.predicted = tokens;
+  if (tokens == 0) {
+    return;  // see Ticket::may_reuse()
+  }
+  const auto end = ticket.tokens.begin() + static_cast<std::ptrdiff_t>(tokens);
+  Tokens parting(ticket.tokens.begin(), end);
+  parting.push_back(*end > 0 ? *end - 1 : *end + 1);
+  ticket.steps.push_back({.kind = Step::Kind::prefill,
+                          .slot = {.index = *ticket.slot},
+                          .scope = ticket.scope,
+                          .tokens = std::move(parting)});
+}
+
+// For a request that cannot be told to compute all of its prompt.
+void Engine::Impl::erase_claimed(Ticket::Impl& ticket) {
+  for (const std::uint32_t slot : ticket.claimed) {
+    if (pool[slot].content != SlotContent::empty) {
+      ticket.steps.push_back({.kind = Step::Kind::erase, .slot = {.index = slot}});
+    }
   }
 }
 
@@ -176,7 +210,9 @@ void Engine::Impl::saved(Ticket::Impl& ticket, const Step& step, StepReport repo
   }
   save_failures = 0;
   ++stats.saves_total;
-  if (common_prefix(report.tokens, step.tokens) == step.tokens.size()) {
+  if (step.only) {
+    pool.set_saved(slot);
+  } else if (common_prefix(report.tokens, step.tokens) == step.tokens.size()) {
     const std::uint64_t turn_start = pool[slot].turn_start;
     pool.hold(slot, step.scope, std::move(report.tokens), report.unknown, turn_start);
     pool.set_saved(slot);
@@ -208,6 +244,7 @@ void Engine::Impl::restored(Ticket::Impl& ticket, const Step& step, StepReport r
   learn(restore, std::max<std::uint64_t>(report.reused, report.tokens.size() + report.unknown),
         report.ms);
   const auto count = static_cast<std::ptrdiff_t>(report.reused);
+  const bool more = report.tokens.size() + report.unknown > 0;  // than was asked for
   Tokens held = report.tokens.empty() ? Tokens(step.tokens.begin(), step.tokens.begin() + count)
                                       : std::move(report.tokens);
   pool.hold(slot, step.scope, std::move(held), report.unknown, 0);
@@ -216,10 +253,17 @@ void Engine::Impl::restored(Ticket::Impl& ticket, const Step& step, StepReport r
   ticket.restored = ticket.common = report.reused;
   ticket.common_limit = pool.common_limit(slot, ticket.scope, ticket.tokens);
   ticket.predicted = std::min<std::uint64_t>(report.reused, ticket.tokens.size() - 1);
+  if (exact() && (more || ticket.predicted != whole_batches(ticket.predicted))) {
+    add_cut(ticket, whole_batches(ticket.predicted));
+  }
 }
 
 void Engine::Impl::prefilled(Ticket::Impl& ticket, const Step& step, const StepReport& report) {
   const std::uint32_t slot = step.slot.index;
+  if (exact()) {
+    was_cut(ticket, step, report);
+    return;
+  }
   if (report.error || report.reused + report.computed != step.tokens.size()) {
     ticket.leads = false;
     ticket.steps.clear();  // the request computes it
@@ -236,6 +280,17 @@ void Engine::Impl::prefilled(Ticket::Impl& ticket, const Step& step, const StepR
   if (ticket.leads) {
     add_save(ticket, slot);
   }
+}
+
+void Engine::Impl::was_cut(Ticket::Impl& ticket, const Step& step, const StepReport& report) {
+  const std::uint32_t slot = step.slot.index;
+  if (report.error || report.reused + 1 != step.tokens.size()) {
+    pool.set_unknown(slot);
+    ticket.common = ticket.predicted = 0;
+    ticket.source = Source::none;
+    return;
+  }
+  pool.hold(slot, step.scope, step.tokens, 0, report.reused);
 }
 
 void Engine::Impl::step_done(Ticket::Impl& ticket, const Step& step, StepReport report) {
@@ -275,6 +330,9 @@ void Engine::Impl::broken_off(Ticket::Impl& ticket) {
     ticket.tokens.resize(ticket.common);
     ticket.common > 0 ? pool.hold(slot, ticket.scope, std::move(ticket.tokens), 1, 0, true)
                       : pool.set_unknown(slot);
+    if (exact()) {
+      pool.fence(slot, true);  // it may still be at it
+    }
   }
 }
 

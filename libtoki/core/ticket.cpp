@@ -66,6 +66,9 @@ bool Engine::Impl::impossible(const Ticket::Impl& ticket, std::uint64_t cached) 
   if (!ticket.tokens_known || ticket.surrogate) {
     return false;
   }
+  if (exact()) {  // no other reuse gives the answer of a cold run
+    return cached > ticket.predicted || cached != whole_batches(cached);
+  }
   if (cached > ticket.tokens.size()) {
     return true;
   }
@@ -198,27 +201,28 @@ void Engine::Impl::settle_content(Ticket::Impl& ticket, const Outcome& outcome,
     }
     const bool fits =
         facts.context == 0 || ticket.tokens.size() + outcome.generated_tokens < facts.context;
-    const bool exact = one_slot && ticket.tokens_known && ticket.sequences == 1 && fits &&
-                       !outcome.truncated && !account.tokenization_mismatch;
+    const bool certain = one_slot && ticket.tokens_known && ticket.sequences == 1 && fits &&
+                         !outcome.truncated && !account.tokenization_mismatch;
     const bool cancelled = outcome.ending == Ending::cancelled;
-    if (exact && outcome.ending == Ending::completed) {
+    if (certain && outcome.ending == Ending::completed) {
       Tokens held = ticket.tokens;
       // The last generated token was sampled but never computed, so the slot does not hold it.
-      const std::size_t told =
-          outcome.generated.size() == outcome.generated_tokens && !outcome.generated.empty()
-              ? outcome.generated.size() - 1
-              : 0;
+      // In exact mode the others do not count either: not computed as a prompt's are.
+      const std::size_t told = !exact() && outcome.generated.size() == outcome.generated_tokens &&
+                                       !outcome.generated.empty()
+                                   ? outcome.generated.size() - 1
+                                   : 0;
       held.insert(held.end(), outcome.generated.begin(),
                   outcome.generated.begin() + static_cast<std::ptrdiff_t>(told));
       pool.hold(i, ticket.scope, std::move(held),
                 told > 0 ? 0 : std::max<std::uint64_t>(outcome.generated_tokens, 1) - 1,
                 ticket.common);
       pool.set_surrogate(i, ticket.surrogate);
-    } else if (exact && cancelled && outcome.computed) {
+    } else if (certain && cancelled && outcome.computed) {
       pool.hold(i, ticket.scope, ticket.tokens,
                 std::max<std::uint64_t>(outcome.generated_tokens, 1), ticket.common, true);
       pool.set_surrogate(i, ticket.surrogate);
-    } else if (exact && cancelled && ticket.slot && ticket.common > 0 && !facts.own_cache) {
+    } else if (certain && cancelled && ticket.slot && ticket.common > 0 && !facts.own_cache) {
       // Whether or not the backend had begun, what both had in common is still there.
       ticket.tokens.resize(ticket.common);
       pool.hold(i, ticket.scope, std::move(ticket.tokens), 1, 0, true);
@@ -295,7 +299,7 @@ Reason Ticket::reason() const noexcept {
   return impl_->reason;
 }
 bool Ticket::may_reuse() const noexcept {
-  return impl_->may_reuse;
+  return impl_->may_reuse && (impl_->predicted > 0 || !impl_->engine->exact());
 }
 Source Ticket::source() const noexcept {
   return impl_->source;
@@ -377,7 +381,10 @@ Account Ticket::finish(const Outcome& outcome) && {
         account.wants_embedding = kept != nullptr && kept->embedding.kind != EmbeddingKind::model;
         tell = engine->tell;
       }
-      if (outcome.ending == Ending::stalled) {  // of several it may be in, none is to be trusted
+      // Of several it may be in, none is to be trusted. In exact mode nobody runs beside one that is
+      // left either.
+      const bool left = outcome.ending == Ending::cancelled || outcome.ending == Ending::failed;
+      if (outcome.ending == Ending::stalled || (engine->exact() && left)) {
         for (const std::uint32_t slot : ticket->claimed) {
           engine->pool.fence(slot, true);
         }
@@ -414,6 +421,9 @@ void Ticket::dismiss(std::span<const std::uint32_t> touched, SlotContent content
     const std::lock_guard lock(engine->mutex);
     for (const std::uint32_t slot : touched) {
       if (slot < engine->pool.size() && engine->lessee[slot] == ticket.get()) {
+        if (engine->exact() && content != SlotContent::empty) {
+          engine->pool.fence(slot, true);  // it may still be at it
+        }
         content == SlotContent::empty ? engine->pool.set_empty(slot)
                                       : engine->pool.set_unknown(slot);
       }

@@ -160,13 +160,14 @@ asio::awaitable<void> BackendMonitor::adopt(bool restarted) {
                              .context = said->context,
                              .own_cache = options_.own_cache,
                              .pinning = true});
-    identity_ = said_identity_ = said->identity;
+    said_identity_ = said->identity;
+    identity_ = scoped(said_identity_);
     say(LogLevel::info, fmt::format("backend has {} slots of {} tokens, model {}", said->slots,
                                     said->context, said->model));
   }
   several_models_ = said->several_models;
   engine_.set_pinning(!several_models_);
-  identity_ = said_identity_;  // until the trial tells which model it is
+  identity_ = scoped(said_identity_);  // until the trial tells which model it is
   if (several_models_) {
     needs_trial_ = false;
     state_ = State::ready;
@@ -222,6 +223,33 @@ asio::awaitable<bool> BackendMonitor::keeps_pinned_prompt() {
   co_return !again || again->cached + 1 >= first->size() / 2;
 }
 
+// What is computed in other batches, or beside others, must never be mixed with what is exact.
+std::string BackendMonitor::scoped(const std::string& identity) const {
+  return options_.exact_batch == 0
+             ? identity
+             : Scope({identity, "exact", std::to_string(options_.exact_batch)}).bytes();
+}
+
+asio::awaitable<void> BackendMonitor::say_how_exact() {
+  const auto working = co_await backend_.async_working();
+  if (!working) {
+    say(LogLevel::error,
+        "exact mode needs the backend's /slots (started without --no-slots): after a client that "
+        "left before its answer's end nothing would ever run again");
+  }
+  if (engine_.stats().can_cut != 0) {
+    say(LogLevel::info,
+        fmt::format("exact: answers are those of a cold run, one at a time; prompts "
+                    "are reused in multiples of {} tokens",
+                    options_.exact_batch));
+  } else {
+    say(LogLevel::warn,
+        "exact: every prompt is computed whole, one at a time, because no state can "
+        "be saved and cut" +
+            (states_why_.empty() ? std::string() : ": " + states_why_));
+  }
+}
+
 asio::awaitable<void> BackendMonitor::try_slot_states(std::uint32_t slots) {
   if (!options_.states) {
     states_why_ = "there is no store (--slot-dir, --remote-states)";
@@ -235,7 +263,7 @@ asio::awaitable<void> BackendMonitor::try_slot_states(std::uint32_t slots) {
   if (!found.reference.tokens.empty()) {
     const std::uint64_t number = states.fingerprints->number_of(
         said_identity_, found.reference.tokens, found.reference.logprobs);
-    identity_ = Scope({said_identity_, std::to_string(number), found.layout}).bytes();
+    identity_ = scoped(Scope({said_identity_, std::to_string(number), found.layout}).bytes());
   }
   engine_.set_abilities(found.abilities);
   if (!found.actions) {
@@ -312,6 +340,9 @@ asio::awaitable<void> BackendMonitor::trial() {
         "are computed over, not erased");
   }
   std::move(*ticket).dismiss(touched, erased ? SlotContent::empty : SlotContent::unknown);
+  if (options_.exact_batch > 0) {
+    co_await say_how_exact();
+  }
   if (state_ == State::trying) {
     state_ = State::ready;
     say(LogLevel::info, "backend is ready");

@@ -200,7 +200,7 @@ std::vector<BodyEdit> slot_edits(const GenerationRequest& request, const Body& b
     return edits;
   }
   const std::string_view wanted = may_reuse ? "true" : "false";
-  if ((said == nullptr && request.known_prompt) ||
+  if ((said == nullptr && (request.known_prompt || !may_reuse)) ||
       (said != nullptr && !may_reuse && said->value != wanted)) {
     edits.push_back({"cache_prompt", std::string(wanted)});
   }

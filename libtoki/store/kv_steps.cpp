@@ -10,7 +10,7 @@ Result<std::string> KvStore::begin_save(const Step& step) {
 }
 
 Result<Taken> KvStore::end_save(const Step& step, std::string_view file, const Timed&) {
-  return take(step.scope, step.tokens, file, step.whole, step.token_ms);
+  return take(step.scope, step.tokens, file, step.whole, step.token_ms, step.only);
 }
 
 Result<Restorable> KvStore::begin_restore(const Step& step) {

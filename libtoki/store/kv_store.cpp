@@ -44,7 +44,8 @@ struct State {
   Tokens tokens;
 };
 
-Result<State> read_state(std::span<const std::byte> file, TokenSpan expected, bool whole) {
+Result<State> read_state(std::span<const std::byte> file, TokenSpan expected, bool whole,
+                         bool only) {
   State state;
   auto record = StateFile::read_tokens(file);
   auto parsed = whole ? Result<StateFile>(Error{Errc::unsupported, ""}) : StateFile::parse(file);
@@ -59,6 +60,12 @@ Result<State> read_state(std::span<const std::byte> file, TokenSpan expected, bo
   state.tokens = record ? std::move(*record) : Tokens(expected.begin(), expected.end());
   if (state.tokens.empty() || common_prefix(state.tokens, expected) != expected.size()) {
     return Error{Errc::corrupt, "a state file holds other tokens than its slot should"};
+  }
+  if (only) {
+    if (!state.rows) {
+      return Error{Errc::unsupported, "a state file cannot be cut"};
+    }
+    state.tokens.resize(expected.size());
   }
   return state;
 }
@@ -108,7 +115,7 @@ struct KvStore::Impl {
   void link(Whole whole);
 
   Result<Taken> take(const Scope& scope, TokenSpan expected, std::string_view name, bool whole,
-                     double prefill_ms);
+                     bool only, double prefill_ms);
   Result<Taken> take_rows(const Scope& scope, const State& state, double prefill_ms);
   Result<Taken> take_whole(const Scope& scope, const State& state, std::span<const std::byte> file,
                            double prefill_ms);
@@ -314,22 +321,22 @@ StoredPrefix KvStore::match(const Scope& scope, TokenSpan prompt) const {
 }
 
 Result<Taken> KvStore::take(const Scope& scope, TokenSpan expected, std::string_view name,
-                            bool whole, double prefill_ms) {
+                            bool whole, double prefill_ms, bool only) {
   const Impl::Turn turn(*impl_);
   const double cost = std::isfinite(prefill_ms) && prefill_ms > 0 ? prefill_ms : 0;
-  auto taken = impl_->take(scope, expected, name, whole, cost);
+  auto taken = impl_->take(scope, expected, name, whole, only, cost);
   const WriteGuard lock(impl_->memory);
   ++(taken ? impl_->counters.taken_total : impl_->counters.failed_total);
   return taken;
 }
 
 Result<Taken> KvStore::Impl::take(const Scope& scope, TokenSpan expected, std::string_view name,
-                                  bool whole, double prefill_ms) {
+                                  bool whole, bool only, double prefill_ms) {
   const auto input = SlotInput::take(files, options.slot_dir, name);
   if (!input) {
     return input.error();
   }
-  const auto state = read_state(input->bytes(), expected, whole);
+  const auto state = read_state(input->bytes(), expected, whole, only);
   if (!state) {
     return state.error();
   }

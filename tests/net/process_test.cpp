@@ -120,7 +120,8 @@ TEST_CASE("a bad option is one line on stderr and exit code 2") {
       std::vector<std::string>{"--keepalive-form", "bogus"},
       std::vector<std::string>{"--log-level", "loud"},
       std::vector<std::string>{"--backend-key-file", "/nonexistent/key"},
-      std::vector<std::string>{"stray"});
+      std::vector<std::string>{"--exact", "--pin-hot", "1"},
+      std::vector<std::string>{"--exact-batch", "64"}, std::vector<std::string>{"stray"});
   // Where a default would listen on a port of the machine, none is taken.
   std::vector<std::string> all = options;
   if (options[0] != "--listen") all.insert(all.begin(), {"--listen", "127.0.0.1:0"});

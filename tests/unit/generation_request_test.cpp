@@ -99,6 +99,8 @@ TEST_CASE("request: only what toki adds changes") {
   CHECK(edited(R"({"cache_prompt":false})", 1) == R"({"id_slot":1,"cache_prompt":false})");  // B65
   CHECK(edited(R"({})", std::nullopt) == R"({"cache_prompt":true})");
   CHECK(edited(R"({"cache_prompt":true})", 0, false) == R"({"id_slot":0,"cache_prompt":false})");
+  CHECK(edited(R"({"n":2})", std::nullopt) == R"({"n":2})");
+  CHECK(edited(R"({"n":2})", std::nullopt, false) == R"({"cache_prompt":false,"n":2})");
 }
 
 TEST_CASE("request: no reuse asked for is a bypass with a known prompt") {  // B65

@@ -75,6 +75,31 @@ TEST_CASE("a state whose cells are out of order is taken, and composed in order"
   }
 }
 
+TEST_CASE("only what was asked for is kept of a state, where that is said") {
+  for (const bool transposed : {false, true}) {
+    KvBench bench({.transposed = transposed});
+    REQUIRE(bench.open());
+    const Tokens prompt = counting(100, 700);
+    for (const std::size_t length : {320U, 512U}) {
+      write_file(bench.folder.slots() / "toki-in.bin", state_file(bench.shape, prompt, 2));
+      const auto taken = bench.store->take(bench.scope, TokenSpan(prompt).first(length),
+                                           "toki-in.bin", false, 1, true);
+      REQUIRE(taken);
+      CHECK(taken->tokens.size() == length);
+      CHECK(bench.store->match(bench.scope, prompt).tokens == length);
+      CHECK(bench.restored(prompt) == static_cast<std::int64_t>(length));
+    }
+    CHECK(bench.store->stats().tokens == 512);
+  }
+  KvBench bench;
+  REQUIRE(bench.open());
+  write_file(bench.folder.slots() / "toki-in.bin", opaque_file(bench.shape, counting(100, 700)));
+  const auto whole =
+      bench.store->take(bench.scope, counting(100, 320), "toki-in.bin", false, 1, true);
+  REQUIRE_FALSE(whole);
+  CHECK(whole.error().code == Errc::unsupported);
+}
+
 TEST_CASE("prompts that share a beginning have its rows on the disk once") {
   KvBench bench(large_rows());
   REQUIRE(bench.open());

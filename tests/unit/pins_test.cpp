@@ -585,3 +585,12 @@ TEST_CASE("pins: no prompt of another scope, with media, too short or unknown is
   b.engine.serve_pins(kScope);
   CHECK(b.engine.pin_prompt(with_media, 50));  // before the first medium
 }
+
+TEST_CASE("pins: none in exact mode") {
+  Engine engine({.exact_batch = 64}, [] { return std::chrono::steady_clock::time_point(); });
+  engine.backend_changed({.slots = 2, .slots_used = {false, false}, .own_cache = false});
+  engine.serve_pins(kScope);
+  CHECK(engine.pin(kScope, kPin).error().code == Errc::unsupported);
+  engine.adopt_pins({{.id = 1, .scope = kScope, .tokens = kPin, .by_hand = true}});
+  CHECK(engine.begin_chore().error().code == Errc::not_found);
+}

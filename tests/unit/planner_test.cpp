@@ -279,3 +279,17 @@ TEST_CASE("plan: while a slot keeps a pin, nothing is left to the backend's own 
   pinned.pinned = pinned.barred = true;
   CHECK(decide({pinned, empty(1)}, query, world).slot == 1);
 }
+
+TEST_CASE(
+    "plan: where only multiples are reused, a prompt gets no more of a slot or of the store") {
+  PlanWorld world = kWorld;
+  world.unit = 64;
+  CHECK(decide({holding(0, 200, 200, 1)}, {.prompt = 300}, world).predicted == 192);
+  CHECK(decide({holding(0, 192, 192, 1)}, {.prompt = 192}, world).predicted == 128);
+  CHECK(decide({holding(0, 63, 63, 1)}, {.prompt = 300}, world).predicted == 0);
+  world.restores = true;
+  world.restore = {.fixed = 5, .per_token = 0.02};
+  const Plan p = decide({holding(0, 130, 130, 1)}, {.prompt = 900, .stored = 700}, world);
+  CHECK(p.restore == 640);
+  CHECK(p.predicted == 640);
+}

@@ -42,6 +42,8 @@ struct MonitorOptions {
   bool own_cache =
       true;  ///< the server may keep prompts outside its slots (not started with --cache-ram 0)
   std::optional<StateSetup> states{};
+  std::uint64_t exact_batch = 0;  ///< as EngineOptions has it: what such a run computes has a scope
+                                  ///< of its own
 };
 
 class TOKI_EXPORT BackendMonitor {
@@ -86,6 +88,8 @@ class TOKI_EXPORT BackendMonitor {
   boost::asio::awaitable<void> adopt(bool restarted);
   void serve_pins();
   boost::asio::awaitable<void> unfence();
+  std::string scoped(const std::string& identity) const;
+  boost::asio::awaitable<void> say_how_exact();
   boost::asio::awaitable<void> trial();
   boost::asio::awaitable<void> try_special_tokens();
   boost::asio::awaitable<bool> keeps_pinned_prompt();
