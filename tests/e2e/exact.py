@@ -105,7 +105,7 @@ class Exact(harness.TestCase):
     def test_the_batch_of_a_server_that_tokid_starts_is_read(self):
         command = [harness.find_llama_server(), "-m", os.environ["TOKI_MODEL"], "-t", "1"]
         for number, (sizes, batch) in enumerate(
-            ((["-b", "256", "-ub", "96"], 256), (["--ubatch-size=128"], 128))
+            ((["-b", "256", "-ub", "96"], 256), (["--ubatch-size", "128"], 128))
         ):
             tokid = self.start_tokid(
                 command=[*command, "-c", "2048", "-np", "1", *sizes],
