@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 #include <optional>
 #include <string_view>
@@ -126,22 +127,36 @@ Status set(CLI::Option& option, const std::vector<std::string>& values, const st
   return toki::Done{};
 }
 
-std::string toml_value(const std::string& value) {
-  const bool number = !value.empty() &&
-                      value.find_first_not_of("0123456789.") == std::string::npos &&
-                      std::count(value.begin(), value.end(), '.') <= 1 && value != ".";
-  if (number || value == "true" || value == "false") {
-    return value;
-  }
+std::string quoted_text(const std::string& value) {
   std::string quoted = "\"";
   for (const char c : value) {
     if (c == '"' || c == '\\') {
       quoted += '\\';
     }
-    quoted +=
-        static_cast<unsigned char>(c) < 0x20 ? fmt::format("\\u{:04x}", c) : std::string(1, c);
+    const bool control = static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+    quoted += control ? fmt::format("\\u{:04x}", c) : std::string(1, c);
   }
   return quoted + '"';
+}
+
+// As TOML writes one: no zeros before it, digits on both sides of the point.
+bool is_number(std::string_view text) {
+  const std::size_t point = text.find('.');
+  const std::string_view whole = text.substr(0, point);
+  const std::string_view part = point == text.npos ? "0" : text.substr(point + 1);
+  const auto digits = [](std::string_view all) {
+    return !all.empty() && all.find_first_not_of("0123456789") == all.npos;
+  };
+  return digits(whole) && digits(part) && (whole.size() == 1 || whole[0] != '0');
+}
+
+// A number that is written otherwise is read from a string as well.
+std::string toml_value(const CLI::Option& option, const std::string& value) {
+  const std::string type = option.get_type_name();
+  const bool number =
+      type.starts_with("UINT") || type.starts_with("INT") || type.starts_with("FLOAT");
+  const bool flag = option.get_expected_max() == 0 && (value == "true" || value == "false");
+  return flag || (number && is_number(value)) ? value : quoted_text(value);
 }
 
 }  // namespace
@@ -170,6 +185,10 @@ Status check_environment(const CLI::App& app) {
 }
 
 Status read_config(CLI::App& app, const std::string& path, std::vector<std::string>& server) {
+  std::error_code ec;
+  if (std::filesystem::is_directory(path, ec)) {
+    return bad(fmt::format("--config {}: is a folder", path));
+  }
   toml::table table;
   try {
     table = toml::parse_file(path);
@@ -209,7 +228,7 @@ Status read_config(CLI::App& app, const std::string& path, std::vector<std::stri
 std::string write_config(const CLI::App& app, const std::vector<std::string>& server) {
   const auto list = [](const std::vector<std::string>& values) {
     std::vector<std::string> quoted;
-    std::transform(values.begin(), values.end(), std::back_inserter(quoted), toml_value);
+    std::transform(values.begin(), values.end(), std::back_inserter(quoted), quoted_text);
     return fmt::format("[{}]", fmt::join(quoted, ", "));
   };
   std::string text;
@@ -217,9 +236,9 @@ std::string write_config(const CLI::App& app, const std::vector<std::string>& se
     const auto given = option->results();
     const std::string value =
         option->get_items_expected_max() > 1 ? (given.empty() ? "" : list(given))
-        : !given.empty()                     ? toml_value(given.back())
+        : !given.empty()                     ? toml_value(*option, given.back())
         : option->get_default_str().empty()  ? ""
-                                             : toml_value(option->get_default_str());
+                                             : toml_value(*option, option->get_default_str());
     text += value.empty() ? fmt::format("# {} =\n", option->get_lnames()[0])
                           : fmt::format("{} = {}\n", option->get_lnames()[0], value);
   }

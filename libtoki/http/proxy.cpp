@@ -518,7 +518,17 @@ asio::awaitable<void> Proxy::change_pins(const ClientRequest& request, AnswerWri
     done = co_await add_pin(backend_, monitor_, engine_, request.body, authorization_of(request),
                             limits);
   } else if (request.method == "DELETE") {
-    done = remove_pins(engine_, query_value(request.target, "id"));
+    // Without a parameter all go: so one that is no id must not be taken for none.
+    const auto query = request.target.find('?');
+    const bool whole = query == std::string_view::npos;
+    const std::string_view id = query_value(request.target, "id");
+    const bool clear = whole || (!id.empty() && request.target.substr(query + 1).size() ==
+                                                    std::string_view("id=").size() + id.size());
+    done = clear ? remove_pins(engine_, id)
+                 : std::variant<std::string, HttpError>(
+                       HttpError{.status = 400,
+                                 .type = "invalid_request_error",
+                                 .message = "the only parameter is id, the number of a pin"});
   } else {
     done = list_pins(engine_);
   }

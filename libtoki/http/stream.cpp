@@ -106,6 +106,12 @@ void Stream::rest() {
   state_->timer.cancel();
 }
 
+// What had ended already when the deadline passed was not cancelled; what comes behind it must not
+// begin.
+bool Stream::expired() const noexcept {
+  return state_->expired;
+}
+
 // What was cancelled by the deadline says so.
 error_code Stream::reason(error_code ec) const {
   return ec == asio::error::operation_aborted && state_->expired ? error_code(beast::error::timeout)
@@ -121,6 +127,10 @@ asio::awaitable<error_code> Stream::connect(const std::vector<tcp::endpoint>& en
 }
 
 asio::awaitable<Moved> Stream::read_some(asio::mutable_buffer into) {
+  if (expired()) {
+    Moved late{.ec = beast::error::timeout};
+    co_return late;
+  }
   auto [ec, got] = co_await state_->socket.async_read_some(into, kAsTuple);
   Moved moved{.ec = reason(ec), .bytes = got};
   co_return moved;
@@ -142,8 +152,18 @@ asio::awaitable<Moved> Stream::write_rest(std::span<const asio::const_buffer> pi
                                           std::size_t sent) {
   beast::buffers_suffix<std::span<const asio::const_buffer>> left(pieces);
   left.consume(sent);
-  auto [ec, more] = co_await asio::async_write(state_->socket, left, kAsTuple);
-  Moved moved{.ec = reason(ec), .bytes = sent + more};
+  const std::size_t all = asio::buffer_size(pieces);
+  Moved moved{.ec = {}, .bytes = sent};
+  while (moved.bytes < all && !moved.ec) {
+    if (expired()) {
+      moved.ec = beast::error::timeout;
+      break;
+    }
+    auto [ec, more] = co_await state_->socket.async_write_some(left, kAsTuple);
+    left.consume(more);
+    moved.bytes += more;
+    moved.ec = reason(ec);
+  }
   co_return moved;
 }
 
@@ -194,6 +214,10 @@ asio::awaitable<Moved> read_on(Stream& stream, beast::flat_buffer& buffer,
     const std::size_t room = std::min(wanted(parser), buffer.max_size() - buffer.size());
     if (room == 0) {
       moved.ec = beast::http::error::buffer_overflow;
+      break;
+    }
+    if (stream.expired()) {
+      moved.ec = beast::error::timeout;
       break;
     }
     auto [ec, got] = co_await stream.socket().async_read_some(buffer.prepare(room), kAsTuple);

@@ -163,7 +163,8 @@ TEST_CASE("the overview is what the pages of its parts tell, in one answer") {
 
 TEST_CASE("a slot tells which remembered prompt it holds, and how long ago it was used") {
   Rig rig;
-  for (const Json& slot : page(rig, "/toki/slots")["slots"].items()) {
+  const Json slots = page(rig, "/toki/slots")["slots"];
+  for (const Json& slot : slots.items()) {
     CHECK(slot["prompt"].is_null());
     CHECK(slot["prompt_tokens"].integer() == 0);
   }

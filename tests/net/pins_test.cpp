@@ -191,3 +191,15 @@ TEST_CASE("nothing is pinned while the backend is away") {
               "unavailable_error");
   CHECK(pins(rig.port()).empty());
 }
+
+TEST_CASE("a parameter that is no id removes no pin") {
+  Rig rig;
+  pin(rig.port(), cc({S(W(300))}));
+  for (const char* query : {"?foo=1", "?ID=5", "?id=", "?", "?id=1&id=2", "?id=1&x=2"}) {
+    INFO(query);
+    CHECK(remove_pin(rig.port(), query).status == 400);
+    CHECK(pins(rig.port()).size() == 1);
+  }
+  CHECK(remove_pin(rig.port()).status == 200);
+  CHECK(pins(rig.port()).empty());
+}

@@ -291,6 +291,22 @@ TEST_CASE("a setting comes from the command line, else the environment, else the
   }
 }
 
+TEST_CASE("settings that look like other values are printed so that they are read as they are") {
+  const std::vector<std::string> odd{"--data-dir",           "1.50", "--drop-volatile-line", "1.50",
+                                     "--drop-volatile-line", "\x7f", "--audit-cosine",       ".9",
+                                     "--queue-length",       "007"};
+  const std::string settings = settings_of(odd);
+  const ConfigFile file(settings);
+  CHECK(settings_of({"--config", file.path()}) == settings);
+  CHECK(has_line(settings, "data-dir = \"1.50\""));
+}
+
+TEST_CASE("a folder is no settings file") {
+  Process process(tokid_path(), {"--config", "/tmp", "--check-config"});
+  CHECK(process.wait_exit() == 2);
+  CHECK(process.err() == "tokid: --config /tmp: is a folder\n");
+}
+
 TEST_CASE("a check of the settings makes no folder and takes no port") {
   const TemporaryDirectory directory;
   ScriptedUpstream up;

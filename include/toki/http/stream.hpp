@@ -48,6 +48,7 @@ class TOKI_EXPORT Stream {
   /// For all that waits from now on, until it is called again.
   void expires_after(std::chrono::nanoseconds limit);
   void expires_never() noexcept;
+  bool expired() const noexcept;  ///< the deadline has passed
   /// As expires_never(), and no timer is left: nothing keeps an executor from running out of work.
   void rest();
 
