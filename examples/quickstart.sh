@@ -38,7 +38,7 @@ tests/support/packages.sh || echo "quickstart: going on with what is there"
 step "tokid, built from these sources"
 cmake --preset release -B "$work" -DTOKI_BUILD_TESTS=OFF -DTOKI_BUILD_BENCHMARKS=OFF \
   >"$logs/cmake.log" 2>&1 || { cat "$logs/cmake.log"; exit 1; }
-echo "building (some minutes the first time)"
+echo "building (some minutes the first time; build/quickstart/logs/build.log tells how far it is)"
 cmake --build "$work" --target tokid -j "$(nproc)" >"$logs/build.log" 2>&1 ||
   { tail -n 40 "$logs/build.log"; exit 1; }
 tokid=$work/tokid/tokid
