@@ -296,8 +296,10 @@ class StateParser {
     if (verdict != Verdict::fits) {
       return verdict;
     }
-    // An empty state has no parts, so it is no valid one: it tells nothing of its rows.
-    return reader_.left() == 0 && valid(file_.layout_) ? Verdict::fits : Verdict::other;
+    // An empty state tells nothing of its rows: most versions' have no parts, and version 1 has
+    // heads of parts that no row bears out.
+    return reader_.left() == 0 && tokens() != 0 && valid(file_.layout_) ? Verdict::fits
+                                                                       : Verdict::other;
   }
 
   Verdict read_version_1() {
