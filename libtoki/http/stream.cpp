@@ -100,12 +100,6 @@ void Stream::expires_never() noexcept {
   state_->deadline = Time::max();
 }
 
-void Stream::rest() {
-  expires_never();
-  state_->rings = Time::max();
-  state_->timer.cancel();
-}
-
 // What was cancelled by the deadline says so.
 error_code Stream::reason(error_code ec) const {
   return ec == asio::error::operation_aborted && state_->expired ? error_code(beast::error::timeout)

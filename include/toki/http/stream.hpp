@@ -48,8 +48,6 @@ class TOKI_EXPORT Stream {
   /// For all that waits from now on, until it is called again.
   void expires_after(std::chrono::nanoseconds limit);
   void expires_never() noexcept;
-  /// As expires_never(), and no timer is left: nothing keeps an executor from running out of work.
-  void rest();
 
   boost::asio::awaitable<boost::beast::error_code> connect(
       const std::vector<boost::asio::ip::tcp::endpoint>& endpoints);
