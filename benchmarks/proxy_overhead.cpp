@@ -365,7 +365,9 @@ int run(const Settings& settings) {
   }
 
   print_one_at_a_time(kinds, arms);
-  std::printf("chat, of that rendering and tokenizing, p50: %s\n", spread(render_us).c_str());
+  if (!render_us.empty()) {
+    std::printf("chat, of that rendering and tokenizing, p50: %s\n", spread(render_us).c_str());
+  }
   if (!real) {
     print_at_once(kinds, arms, settings.connections);
     print_streams(arms, settings.connections);

@@ -313,6 +313,8 @@ asio::awaitable<void> stop_on_signal(asio::io_context& io, Daemon& daemon, Super
     co_await child->stop(Millis(10000));
   }
   clean = co_await daemon.tasks.stop(Millis(500)) && clean;
+  daemon.upstream.keep_none();
+  daemon.embed_upstream.keep_none();
   if (!daemon.index.flush(Millis(2000))) {
     spdlog::warn("not all of the index could be written");
   }

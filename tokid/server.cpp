@@ -93,6 +93,7 @@ struct Server::Session {
   toki::http::Stream stream;
   toki::http::ClientWatch watch;
   beast::flat_buffer buffer{kBufferLimit};
+  std::optional<Parser> parser;  // of the request that is served
   bool busy = false;
 };
 
@@ -163,9 +164,34 @@ asio::awaitable<void> Server::serve(tcp::socket socket, asio::cancellation_signa
   }
 }
 
+asio::awaitable<void> Server::answer_request(Session& session,
+                                             const toki::http::ClientRequest& request,
+                                             AnswerWriter& answer) {
+  const auto stats = [this] {
+    toki::Stats all = stats_();
+    all.connections = sessions_.size();
+    return all;
+  };
+  std::optional<Page> page;
+  switch (own_call(request.method, request.target)) {
+    case OwnCall::none: co_await proxy_.serve(request, answer, session.watch); break;
+    case OwnCall::lookup: co_await proxy_.lookup(request, answer, session.watch); break;
+    case OwnCall::pins: co_await proxy_.pins(request, answer, session.watch); break;
+    case OwnCall::flush: page = co_await operations_.flush(request.target); break;
+    case OwnCall::forget: page = co_await operations_.forget(request.target); break;
+    case OwnCall::page:
+      page = own_page(request.method, request.target, engine_, operations_, stats, monitor_);
+      break;
+  }
+  if (page) {
+    answer.headers = page->headers;
+    co_await answer.whole(page->status, page->content_type, page->body);
+  }
+}
+
 asio::awaitable<bool> Server::one_request(Session& session) {
   toki::http::Stream& stream = session.stream;
-  Parser parser;
+  Parser& parser = session.parser.emplace();
   parser.header_limit(kHeaderLimit);
   parser.body_limit(limits_.max_body);
   session.busy = false;
@@ -219,26 +245,7 @@ asio::awaitable<bool> Server::one_request(Session& session) {
       .fields = parser.chunked() ? &fields : &head,
       .body = head.body(),
       .has_body = parser.chunked() || parser.content_length().has_value()};
-  const auto stats = [this] {
-    toki::Stats all = stats_();
-    all.connections = sessions_.size();
-    return all;
-  };
-  std::optional<Page> page;
-  switch (own_call(request.method, request.target)) {
-    case OwnCall::none: co_await proxy_.serve(request, answer, session.watch); break;
-    case OwnCall::lookup: co_await proxy_.lookup(request, answer, session.watch); break;
-    case OwnCall::pins: co_await proxy_.pins(request, answer, session.watch); break;
-    case OwnCall::flush: page = co_await operations_.flush(request.target); break;
-    case OwnCall::forget: page = co_await operations_.forget(request.target); break;
-    case OwnCall::page:
-      page = own_page(request.method, request.target, engine_, operations_, stats, monitor_);
-      break;
-  }
-  if (page) {
-    answer.headers = page->headers;
-    co_await answer.whole(page->status, page->content_type, page->body);
-  }
+  co_await answer_request(session, request, answer);
   if (answer.broken_off()) {
     // Not even a client that reads up to the end of the connection may take it as whole.
     stream.socket().set_option(asio::socket_base::linger(true, 0), ec);

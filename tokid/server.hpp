@@ -46,6 +46,9 @@ class Server {
   boost::asio::awaitable<void> serve(boost::asio::ip::tcp::socket socket,
                                      boost::asio::cancellation_signal& serving);
   boost::asio::awaitable<bool> one_request(Session& session);
+  boost::asio::awaitable<void> answer_request(Session& session,
+                                              const toki::http::ClientRequest& request,
+                                              toki::http::AnswerWriter& answer);
 
   boost::asio::ip::tcp::acceptor acceptor_;
   toki::http::Proxy& proxy_;

@@ -108,6 +108,9 @@ bool Clients::read(std::size_t i, Load& load) {
     return false;
   }
   load.whole_us.push_back(us_since(client.begun));
+  if (client.in.find("\r\nConnection: close\r\n") < client.in.find("\r\n\r\n")) {
+    client.fd.reset();
+  }
   load.failed += client.in.starts_with("HTTP/1.1 200 ") ? 0U : 1U;
   client.busy = false;
   return true;

@@ -4,6 +4,7 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <fmt/compile.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -54,14 +55,19 @@ class AnswerWriter::Turn {
   ~Turn() {
     if (mine_) {
       writer_.writing_ = false;
-      writer_.turn_.cancel_one();
+      if (writer_.turn_) {
+        writer_.turn_->cancel_one();
+      }
     }
   }
   bool taken() const noexcept { return mine_; }
   asio::awaitable<void> take() {
+    if (!writer_.turn_) {
+      writer_.turn_.emplace(writer_.client_.executor());
+    }
     while (writer_.writing_) {
-      writer_.turn_.expires_at(asio::steady_timer::time_point::max());
-      co_await writer_.turn_.async_wait(kAsTuple);
+      writer_.turn_->expires_at(asio::steady_timer::time_point::max());
+      co_await writer_.turn_->async_wait(kAsTuple);
     }
     writer_.writing_ = mine_ = true;
   }
@@ -72,11 +78,7 @@ class AnswerWriter::Turn {
 };
 
 AnswerWriter::AnswerWriter(Stream& client, bool http10, bool keep_alive, bool head_only)
-    : client_(client),
-      turn_(client.executor()),
-      http10_(http10),
-      keep_alive_(keep_alive),
-      head_only_(head_only) {}
+    : client_(client), http10_(http10), keep_alive_(keep_alive), head_only_(head_only) {}
 
 asio::awaitable<void> AnswerWriter::write(std::string_view a, std::string_view b,
                                           std::string_view c) {
@@ -103,9 +105,10 @@ asio::awaitable<void> AnswerWriter::head(unsigned status, std::string_view reaso
   if (!turn.taken()) {
     co_await turn.take();
   }
-  std::string text = fmt::format("HTTP/1.1 {} {}\r\n{}{}", status, reason, lines, headers);
+  std::string text =
+      fmt::format(FMT_COMPILE("HTTP/1.1 {} {}\r\n{}{}"), status, reason, lines, headers);
   if (length) {
-    text += fmt::format("Content-Length: {}\r\n", *length);
+    text += fmt::format(FMT_COMPILE("Content-Length: {}\r\n"), *length);
   } else if (!no_body && http10_) {
     keep_alive_ = false;
   } else if (!no_body) {
@@ -136,7 +139,7 @@ asio::awaitable<void> AnswerWriter::body(std::string_view bytes, bool last) {
   if (!chunked_) {
     co_await write(bytes);
   } else {
-    const std::string size = fmt::format("{:x}\r\n", bytes.size());
+    const std::string size = fmt::format(FMT_COMPILE("{:x}\r\n"), bytes.size());
     co_await write(size, bytes, last ? "\r\n0\r\n\r\n" : "\r\n");
   }
   ended_ = last;

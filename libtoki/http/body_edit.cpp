@@ -131,6 +131,11 @@ std::size_t string_size(std::string_view text) noexcept {
   }
 }
 
+/// What may stand behind a number, true, false or null.
+constexpr bool ends_scalar(char c) noexcept {
+  return is_space(c) || c == ',' || c == ']' || c == '}';
+}
+
 /// The size of a value of checked text: nested ones by counting brackets.
 std::size_t value_size(std::string_view text) noexcept {
   std::size_t depth = 0;
@@ -144,7 +149,9 @@ std::size_t value_size(std::string_view text) noexcept {
       ++depth;
       ++at;
     } else if (depth == 0) {
-      return std::min(text.find_first_of(" \n\r\t,]}", at), text.size());
+      return static_cast<std::size_t>(
+          std::find_if(text.begin() + static_cast<std::ptrdiff_t>(at), text.end(), ends_scalar) -
+          text.begin());
     } else {
       depth -= c == '}' || c == ']' ? 1U : 0U;
       ++at;

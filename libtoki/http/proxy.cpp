@@ -433,12 +433,16 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
     }
   } const teller{*this, report, answer, started};
 
-  const Endpoint endpoint = endpoint_of(request.method, request.target);
-  if (endpoint == Endpoint::none) {
+  if (endpoint_of(request.method, request.target) == Endpoint::none) {
     co_await pass(request, answer, client, report);
-    co_return;
+  } else {
+    co_await generate(request, answer, client, report);
   }
+}
 
+asio::awaitable<void> Proxy::generate(const ClientRequest& request, AnswerWriter& answer,
+                                      ClientWatch& client, RequestReport& report) {
+  const Endpoint endpoint = endpoint_of(request.method, request.target);
   auto parsed = Body::parse(request.body);
   std::string shortened;
   ClientRequest request_now = request;

@@ -4,6 +4,7 @@
 #include <boost/beast/http/buffer_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/rfc7230.hpp>
+#include <fmt/compile.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -257,8 +258,8 @@ asio::awaitable<void> Exchange::run() {
 }  // namespace
 
 std::string request_head(const RelayRequest& request, const Upstream& upstream) {
-  std::string head = fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\n", request.method, request.target,
-                                 upstream.address().authority());
+  std::string head = fmt::format(FMT_COMPILE("{} {} HTTP/1.1\r\nHost: {}\r\n"), request.method,
+                                 request.target, upstream.address().authority());
   const bool own_key = !upstream.authorization().empty();
   append_end_to_end(head, *request.fields, [&](field name, std::string_view) {
     return name == field::host || name == field::expect ||
@@ -276,7 +277,7 @@ std::string request_head(const RelayRequest& request, const Upstream& upstream) 
     for (const std::string_view piece : request.body) {
       length += piece.size();
     }
-    head += fmt::format("Content-Length: {}\r\n", length);
+    head += fmt::format(FMT_COMPILE("Content-Length: {}\r\n"), length);
   }
   head += "\r\n";
   return head;

@@ -100,12 +100,6 @@ void Stream::expires_never() noexcept {
   state_->deadline = Time::max();
 }
 
-void Stream::rest() {
-  expires_never();
-  state_->rings = Time::max();
-  state_->timer.cancel();
-}
-
 // What had ended already when the deadline passed was not cancelled; what comes behind it must not
 // begin.
 bool Stream::expired() const noexcept {

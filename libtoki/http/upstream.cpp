@@ -158,15 +158,21 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> Upstream::connect() {
 }
 
 void Upstream::give_back(std::unique_ptr<Connection> connection) {
-  if (idle_.size() >= kMaxBurst || connection->buffer.size() != 0) {
+  if (!keeps_ || idle_.size() >= kMaxBurst || connection->buffer.size() != 0) {
     return;
   }
-  connection->stream.rest();
+  connection->stream.expires_never();
   connection->idle_since = std::chrono::steady_clock::now();
   idle_.push_back(std::move(connection));
   if (idle_.size() > kMaxIdle && trimming_ == nullptr) {
     trim_later();
   }
+}
+
+void Upstream::keep_none() {
+  keeps_ = false;
+  idle_.clear();
+  trimming_.reset();
 }
 
 void Upstream::trim_later() {

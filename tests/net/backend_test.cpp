@@ -3,11 +3,13 @@
 #include <toki/http/llama_server_backend.hpp>
 
 #include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
 
 #include <atomic>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -411,4 +413,28 @@ TEST_CASE("url: what is no http address is refused with the reason") {
     REQUIRE_FALSE(result);
     CHECK(result.error().code == Errc::invalid_argument);
   }
+}
+
+TEST_CASE("connections of a burst are kept for the next one, and all but two closed soon after") {
+  using namespace boost::asio::experimental::awaitable_operators;
+  Bench bench;
+  const auto ask = [&] { return bench.backend.async_health(); };
+  const auto twice = [&]() -> boost::asio::awaitable<bool> {
+    for (int i = 0; i < 2; ++i) {
+      co_await (ask() && ask() && ask() && ask());
+    }
+    co_return true;
+  };
+  // A machine that stands still between the two may take the first one's connections for unused.
+  const auto reused = [&] {
+    bench.scripted.clear_log();
+    bench.run(twice());
+    std::set<std::uint64_t> used;
+    for (const LoggedRequest& request : bench.scripted.requests()) {
+      used.insert(request.connection);
+    }
+    return bench.scripted.requests().size() == 8 && used.size() == 4;
+  };
+  CHECK(toki::test::wait_until(reused));
+  CHECK(toki::test::wait_until([&] { return bench.scripted.open_connections() == 2; }));
 }

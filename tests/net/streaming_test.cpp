@@ -431,6 +431,26 @@ TEST_CASE("14-byte events written 200 ms apart arrive 200 ms apart") {
   }
 }
 
+TEST_CASE("a head goes out before its body, also when a part of a chunk's size came with it") {
+  Rig rig;
+  const std::string came = GENERATE("", "5", "5\r", "5\r\n");
+  rig.up.on_request([&](const LoggedRequest& request, Connection& connection) {
+    if (request.path != "/slow") return false;
+    connection.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + came);
+    connection.wait_woken(milliseconds(15000));
+    connection.send(std::string("5\r\nhello\r\n0\r\n\r\n").substr(came.size()));
+    return true;
+  });
+  RawClient client(rig.port(), milliseconds(8000));
+  client.send_request("GET", "/slow");
+  HttpResponse response = client.read_head();
+  CHECK(response.status == 200);
+  rig.up.wake();
+  client.read_rest(response);
+  CHECK(response.whole());
+  CHECK(response.body == "hello");
+}
+
 TEST_CASE("an event stream written byte by byte arrives byte for byte") {
   Rig rig;
   const bool chunked = GENERATE(true, false);

@@ -704,6 +704,10 @@ TEST_CASE("state file: other memories are opaque") {
       file.word(0);
       CHECK(refusal(file.bytes()) == Errc::unsupported);
     }
+    for (State every : every_form()) {
+      every.tokens.clear();
+      CHECK(refusal(built(every)) == Errc::unsupported);
+    }
   }
 }
 

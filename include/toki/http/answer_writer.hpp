@@ -100,8 +100,8 @@ class TOKI_EXPORT AnswerWriter {
                                      std::string_view c = {});
 
   Stream& client_;
-  std::string held_head_;           // goes out with what is written next
-  boost::asio::steady_timer turn_;  // whoever waits for its turn to write
+  std::string held_head_;                          // goes out with what is written next
+  std::optional<boost::asio::steady_timer> turn_;  // whoever waits for its turn to write
   bool writing_ = false;
   bool http10_;
   bool keep_alive_;

@@ -109,6 +109,8 @@ class TOKI_EXPORT Proxy {
   boost::asio::awaitable<void> look_up(const ClientRequest& request, AnswerWriter& answer);
   boost::asio::awaitable<void> pass(const ClientRequest& request, AnswerWriter& answer,
                                     ClientWatch& client, RequestReport& report);
+  boost::asio::awaitable<void> generate(const ClientRequest& request, AnswerWriter& answer,
+                                        ClientWatch& client, RequestReport& report);
 
   Upstream& upstream_;
   LlamaServerBackend& backend_;

@@ -49,8 +49,6 @@ class TOKI_EXPORT Stream {
   void expires_after(std::chrono::nanoseconds limit);
   void expires_never() noexcept;
   bool expired() const noexcept;  ///< the deadline has passed
-  /// As expires_never(), and no timer is left: nothing keeps an executor from running out of work.
-  void rest();
 
   boost::asio::awaitable<boost::beast::error_code> connect(
       const std::vector<boost::asio::ip::tcp::endpoint>& endpoints);

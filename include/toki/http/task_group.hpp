@@ -36,7 +36,7 @@ class TaskGroup {
 
   /// `make` gets the signal that ends the task it returns.
   template <class Make>
-  void spawn_with(Make make) {
+  void spawn_with(const Make& make) {
     const auto place = signals_.emplace(signals_.end());
     boost::asio::awaitable<void> task = make(*place);
     auto ended = [this, place](const std::exception_ptr&) { signals_.erase(place); };

@@ -71,6 +71,9 @@ class TOKI_EXPORT Upstream {
 
   /// For a connection whose last answer was read whole and may be used again.
   void give_back(std::unique_ptr<Connection> connection);
+  /// Closes what is kept, and keeps nothing from now on. Before that, the deadlines of kept
+  /// connections keep an executor from running out of work.
+  void keep_none();
   /// True once after an idle connection was found closed by the server: it may have been restarted.
   bool take_suspicion();
 
@@ -97,6 +100,7 @@ class TOKI_EXPORT Upstream {
   std::string authorization_;
   std::vector<std::unique_ptr<Connection>> idle_;        // the latest used last
   std::shared_ptr<boost::asio::steady_timer> trimming_;  // under way: set
+  bool keeps_ = true;
   bool suspicion_ = false;
 };
 
