@@ -1,5 +1,6 @@
 // Any bytes as a state file: refused, or written again from layout, ids and rows it is the same
-// file (in order, if its cells were not), and so is its beginning after a second reading. The same bytes as a stored layout, too.
+// file (in order, if its cells were not), and so is its beginning after a second reading. The same
+// bytes as a stored layout, too.
 #include <toki/result.hpp>
 #include <toki/token.hpp>
 
