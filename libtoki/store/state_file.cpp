@@ -299,7 +299,7 @@ class StateParser {
     // An empty state tells nothing of its rows: most versions' have no parts, and version 1 has
     // heads of parts that no row bears out.
     return reader_.left() == 0 && tokens() != 0 && valid(file_.layout_) ? Verdict::fits
-                                                                       : Verdict::other;
+                                                                        : Verdict::other;
   }
 
   Verdict read_version_1() {
