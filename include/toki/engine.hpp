@@ -217,8 +217,8 @@ class TOKI_EXPORT Ticket {
   /// restore is reported as overtaken.
   /// REQUIRES: next_step() gave a step that is not done.
   bool may_send_behind() const noexcept;
-  /// How long after one call the next is made, so that the backend reads them in this order: 5 to
-  /// 40 ms, by how that went.
+  /// How long after one call the next is made, so that the backend reads them in this order: 10 to
+  /// 80 ms, by how that went.
   std::chrono::milliseconds apart() const noexcept;
   /// To be called once, by any thread and after the ticket's end too, when the store is done with
   /// the save that next_step() gave.

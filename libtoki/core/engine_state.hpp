@@ -85,7 +85,7 @@ struct Found {
 
 // Two calls so far apart are read in their order where threads get a core at once. Where they wait
 // for one it takes more: each call that overtook another doubles it, and calm brings it back.
-constexpr double kMinApartMs = 5, kMaxApartMs = 40, kCalm = 0.995;
+constexpr double kMinApartMs = 10, kMaxApartMs = 80, kCalm = 0.995;
 
 struct Engine::Impl {
   EngineOptions options;
