@@ -103,7 +103,7 @@ struct Query {
   /// where that is more than a tenth of it, else the one that it used longest ago. A step makes that
   /// the ticket's own; see Ticket::wants_proof().
   bool unnamed = false;
-  std::uint32_t sequences = 1;           ///< how many slots the request will take in the backend
+  std::uint32_t sequences = 1;  ///< how many slots the request will take in the backend
   std::optional<std::uint32_t>
       slot{};  ///< the client's own choice, already checked against slots()
   std::chrono::milliseconds waited{0};  ///< how long the caller has waited already
@@ -168,8 +168,9 @@ struct Outcome {
   bool truncated =
       false;  ///< the backend dropped part of the prompt: what the slot holds is not known
   TokenSpan generated{};  ///< their ids, when all are known
-  std::optional<std::uint64_t> held{};  ///< tokens in the ticket's slot now, as the backend says; asked
-                                        ///< where Ticket::wants_proof()
+  std::optional<std::uint64_t>
+      held{};  ///< tokens in the ticket's slot now, as the backend says; asked
+               ///< where Ticket::wants_proof()
 };
 
 /// What finish() made of it, for the log and the headers.
@@ -179,9 +180,9 @@ struct Account {
   std::uint64_t reused = 0;
   bool tokenization_mismatch = false;
   bool integrity_fault = false;
-  bool restore_failed = false;   ///< less than half of what was restored was then reused
-  bool elsewhere = false;        ///< Query::unnamed: it is not certain that the slot was the ticket's
-  std::uint64_t prompt = 0;      ///< the id under which it is remembered; 0: it is not
+  bool restore_failed = false;  ///< less than half of what was restored was then reused
+  bool elsewhere = false;    ///< Query::unnamed: it is not certain that the slot was the ticket's
+  std::uint64_t prompt = 0;  ///< the id under which it is remembered; 0: it is not
   bool wants_embedding = false;  ///< it is remembered without a model's embedding
 };
 

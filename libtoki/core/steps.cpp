@@ -138,8 +138,8 @@ std::optional<std::uint64_t> Engine::Impl::rival(const Ticket::Impl& ticket,
   const Tokens& held = works ? user->tokens : pool[slot].tokens;
   const std::uint64_t common = common_prefix(held, ticket.tokens);
   const bool goes_on = common == held.size() && !held.empty();
-  const std::uint64_t tail = works || pool[slot].open_end ? ticket.tokens.size()
-                                                          : pool[slot].unknown_tail;
+  const std::uint64_t tail =
+      works || pool[slot].open_end ? ticket.tokens.size() : pool[slot].unknown_tail;
   return std::min<std::uint64_t>(common + (goes_on ? tail : 0), ticket.tokens.size());
 }
 
@@ -167,8 +167,7 @@ void Engine::Impl::make_choice(Ticket::Impl& ticket) {
   // The backend may still be at a request there that was given up: it is free when a step is done.
   const bool free = pool[slot].content != SlotContent::unknown && !pool[slot].open_end;
   // What follows the known tokens may be what the prompt goes on with: no step may cut it off.
-  const std::uint64_t limit =
-      held > 0 ? pool.common_limit(slot, ticket.scope, ticket.tokens) : 0;
+  const std::uint64_t limit = held > 0 ? pool.common_limit(slot, ticket.scope, ticket.tokens) : 0;
   const std::uint64_t end = std::min(std::max(least + 1, limit), size - 1);
   if ((free && held > least) || end <= held) {
     return;

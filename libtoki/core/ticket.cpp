@@ -242,8 +242,7 @@ void Engine::Impl::settle_content(Ticket::Impl& ticket, const Outcome& outcome,
     const bool fits =
         facts.context == 0 || ticket.tokens.size() + outcome.generated_tokens < facts.context;
     const bool certain = one_slot && ticket.tokens_known && ticket.sequences == 1 && fits &&
-                         !outcome.truncated && !account.tokenization_mismatch &&
-                         !account.elsewhere;
+                         !outcome.truncated && !account.tokenization_mismatch && !account.elsewhere;
     const bool cancelled = outcome.ending == Ending::cancelled;
     if (certain && outcome.ending == Ending::completed) {
       Tokens held = ticket.tokens;

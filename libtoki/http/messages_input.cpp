@@ -64,8 +64,8 @@ std::string string_or_empty(const JsonField& object, std::string_view key) {
 // is known again; no client writes another.
 std::string billing_evened(std::string_view text, bool even) {
   std::string result(text);
-  const std::size_t stamp = text.starts_with(kBilling) ? text.find("cch=", kBilling.size())
-                                                       : std::string_view::npos;
+  const std::size_t stamp =
+      text.starts_with(kBilling) ? text.find("cch=", kBilling.size()) : std::string_view::npos;
   constexpr std::size_t kDigits = 5;
   if (even && stamp != std::string_view::npos && stamp + 4 + kDigits < text.size() &&
       text[stamp + 4 + kDigits] == ';') {
@@ -86,7 +86,7 @@ std::optional<std::string_view> same_number(std::string_view number) {
   if (point == std::string_view::npos) {
     return number;
   }
-  const bool tiny = digits.starts_with("0.000");                 // may become an exponent
+  const bool tiny = digits.starts_with("0.000");  // may become an exponent
   const bool shortest = digits.back() != '0' || digits.size() == point + 2;  // 2.50 becomes 2.5
   return !tiny && shortest ? std::optional(number) : std::nullopt;
 }
@@ -196,9 +196,9 @@ Status Turn::add(const JsonField& block) {
       return unknown();
     }
   }
-  calls.push_back(fmt::format(
-      R"({{"id":{},"type":"function","function":{{"name":{},"arguments":{}}}}})",
-      string_or_empty(block, "id"), string_or_empty(block, "name"), quote(arguments)));
+  calls.push_back(
+      fmt::format(R"({{"id":{},"type":"function","function":{{"name":{},"arguments":{}}}}})",
+                  string_or_empty(block, "id"), string_or_empty(block, "name"), quote(arguments)));
   return Done{};
 }
 
@@ -300,9 +300,9 @@ std::string settings(const Body& body, std::uint32_t& shape) {
     out.append(R"(,"chat_template_kwargs":)").append(fields->value);
     shape |= kTemplateFields;
   }
-  if (const JsonField* thinking = body.find("thinking");
-      thinking != nullptr && thinking->kind == JsonKind::object &&
-      text_of(*thinking, "type") == "enabled") {
+  if (const JsonField* thinking = body.find("thinking"); thinking != nullptr &&
+                                                         thinking->kind == JsonKind::object &&
+                                                         text_of(*thinking, "type") == "enabled") {
     const auto budget = member(thinking->value, "budget_tokens");
     out += fmt::format(R"(,"thinking_budget_tokens":{})",
                        budget ? as_integer(*budget).value_or(10000) : 10000);

@@ -137,7 +137,7 @@ struct Proxy::Flow {
   const Body* body = nullptr;  // none: unreadable to us, passed on as it is
   std::optional<Ticket> ticket;
   bool sent = false;
-  bool answered = false;  // and where it ran is still to be asked
+  bool unproven = false;  // it is answered, and where it ran is still to be asked
   Rendered rendered;
   std::vector<bool> old_work;  // slots that worked for others when this was sent
   RelayResult result;
@@ -299,9 +299,9 @@ asio::awaitable<void> Proxy::Flow::send() {
   ticket->sent();
   sent = true;
   co_await relay_found(relayed);
-  answered = result.status == 200 && result.end == RelayResult::End::completed &&
+  unproven = result.status == 200 && result.end == RelayResult::End::completed &&
              ticket->wants_proof(result.facts.cached_tokens);
-  if (answered) {
+  if (unproven) {
     co_return;  // its client may leave while that is asked
   }
   settle(false);
@@ -518,7 +518,7 @@ asio::awaitable<void> Proxy::generate(const ClientRequest& request, AnswerWriter
   const bool comments = flow.wanted.stream && options_.keep_alive.form != KeepAlive::Form::off;
   auto work = comments ? run_beside(flow.run(), answer.comments(options_.keep_alive)) : flow.run();
   co_await to_its_end(std::move(work), answer, client);
-  if (flow.ticket && flow.answered) {
+  if (flow.ticket && flow.unproven) {
     co_await flow.settle_asked();
   } else if (flow.ticket && flow.sent) {
     flow.settle(true);

@@ -38,10 +38,10 @@ asio::awaitable<Result<bool>> LlamaServerBackend::evens_billing(std::string_view
   static constexpr std::array<std::string_view, 3> kStamps{"fffff", "~}{|^", "Zq9#x"};
   std::optional<std::uint64_t> first;
   for (const std::string_view stamp : kStamps) {
-    const std::string body = fmt::format(
-        R"({{"max_tokens":1,"system":"x-anthropic-billing-header: cch={};",)"
-        R"("messages":[{{"role":"user","content":"a"}}]}})",
-        stamp);
+    const std::string body =
+        fmt::format(R"({{"max_tokens":1,"system":"x-anthropic-billing-header: cch={};",)"
+                    R"("messages":[{{"role":"user","content":"a"}}]}})",
+                    stamp);
     const auto count = co_await count_messages(body, authorization);
     if (!count) {
       co_return count.error();

@@ -183,6 +183,57 @@ class Messages(harness.TestCase):
                 self.assertGreaterEqual(timings["cache_n"], 0.97 * sent)
         self.check_texts(agents)
 
+    def test_the_official_client(self):
+        ask = {
+            "model": "m",
+            "max_tokens": 16,
+            "system": words(100, "client"),
+            "messages": [{"role": "user", "content": "hello"}],
+        }
+        counted = self.client.messages.count_tokens(
+            model="m", system=ask["system"], messages=ask["messages"]
+        )
+        raw = self.client.messages.with_raw_response.create(**ask, temperature=0)
+        self.assertEqual(raw.headers["x-toki-cache"], "miss")
+        first = raw.parse()
+        self.assertEqual(prompt_tokens(first.usage), counted.input_tokens)
+        again = self.client.messages.create(**ask, temperature=0)
+        self.assertEqual(again.content[0].text, first.content[0].text)
+        self.assertEqual(again.usage.input_tokens, 1)
+        with self.client.messages.stream(**ask) as stream:
+            for _ in stream.text_stream:
+                break  # it leaves
+        self.tokid.stats_when(lambda s: s["slots_busy"] == 0, "its slot is free")
+        self.assertEqual(self.client.messages.create(**ask).usage.input_tokens, 1)
+        with self.assertRaises(anthropic.BadRequestError) as raised:
+            self.client.messages.create(**{**ask, "system": words(4000, "too long")})
+        self.assertIn("context size", raised.exception.message)
+        self.llama.kill()
+        with self.assertRaises(anthropic.InternalServerError) as raised:
+            self.client.messages.create(**ask)
+        self.assertIn(raised.exception.body["error"]["type"], ("api_error", "overloaded_error"))
+
+    def test_comments_are_skipped_by_the_official_client(self):
+        for form in ("comment", "line"):
+            tokid = self.start_tokid(
+                backend=self.llama.url,
+                name=f"tokid-{form}",
+                options=["--keepalive-grace-ms", "10", "--keepalive-interval-ms", "10"]
+                + ["--keepalive-form", form],
+            )
+            ask = {
+                "model": "m",
+                "max_tokens": 4,
+                "messages": [{"role": "user", "content": words(1000, form)}],
+            }
+            with harness.Stream(tokid.url + "/v1/messages", {**ask, "stream": True}) as stream:
+                self.assertIn("message_stop", list(stream.events())[-1])
+                self.assertGreater(stream.comments, 0)
+            ask["messages"][0]["content"] = words(1000, form + " again")
+            with client_of(tokid.url).messages.stream(**ask) as stream:
+                self.assertEqual(stream.get_final_message().usage.output_tokens, 4)
+            tokid.close()
+
 
 if __name__ == "__main__":
     harness.main()

@@ -831,8 +831,7 @@ Json ScriptedUpstream::chat_of_messages(const Json& body) const {
              tool["name"].dump() + R"(,"description":)" + quote(tool["description"].str()) +
              R"(,"parameters":)" + tool["input_schema"].dump() + "}}";
   }
-  return Json::parse(R"({"messages":[)" + list + R"(],"tools":[)" + tools + "]}")
-      .value_or(Json());
+  return Json::parse(R"({"messages":[)" + list + R"(],"tools":[)" + tools + "]}").value_or(Json());
 }
 
 // REQUIRES: mutex_ held. An empty result means that the body makes no sense.

@@ -179,10 +179,11 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   bool chat_start_token_ = true;
   Embedder* embedder_;
   TokenCache token_cache_;
-  TokenCacheStats cache_stats_;        // but for what the cache itself knows
-  std::uint64_t tokenizer_epoch_ = 0;  // counts forget_tokens()
+  TokenCacheStats cache_stats_;                              // but for what the cache itself knows
+  std::uint64_t tokenizer_epoch_ = 0;                        // counts forget_tokens()
   std::unordered_map<std::uint32_t, bool> messages_shapes_;  // counted: was our count the server's?
-  std::optional<bool> evens_billing_;  // does the server even out billing lines? none: not asked yet
+  std::optional<bool>
+      evens_billing_;  // does the server even out billing lines? none: not asked yet
 };
 
 }  // namespace toki::http
