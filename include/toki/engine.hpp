@@ -211,7 +211,7 @@ class TOKI_EXPORT Ticket {
   bool may_reuse() const noexcept;
 
   /// What to do next before the request is sent; null: nothing any more. Valid until step_done().
-  const Step* next_step() noexcept;
+  const Step* next_step();
   /// The restore behind a save of the same slot, when the caller begins both, in this order, before
   /// either is done; their reports come one by one all the same. Null: there is none. Valid until it
   /// is reported.

@@ -29,7 +29,7 @@ inline CacheClass class_of(bool bypass, std::uint64_t predicted, std::uint64_t m
 }
 
 // So many requests in a row that ran elsewhere than they were made to, and none is any more.
-inline constexpr std::uint32_t kMaxFailedChoices = 3;
+inline constexpr std::uint32_t kMaxFailedChoices = 8;
 
 struct Ticket::Impl {
   std::shared_ptr<Engine::Impl> engine;
@@ -69,7 +69,7 @@ struct Ticket::Impl {
   std::optional<std::uint64_t> prefilled_cached;  // the step's own word, before the request's
   bool lost_slot = false;  // a step was given up that the backend may still be at
   bool unnamed = false;    // the backend chooses the slot: it is made to choose this ticket's
-  bool choice_made = false;
+  int choices_left = 4;    // so often at most
   std::optional<std::uint64_t> rival;  // Rivals::most when the request was sent
   std::chrono::steady_clock::time_point started;
 

@@ -120,9 +120,6 @@ void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, const Query
     ticket.leads = true;
     ++stats.leads_total;
   }
-  if (ticket.steps.empty()) {
-    make_choice(ticket);
-  }
 }
 
 // Most tokens of the prompt that another slot may hold when the request comes to the backend; none: it
@@ -154,12 +151,15 @@ Engine::Impl::Rivals Engine::Impl::rivals(const Ticket::Impl& ticket) const {
 }
 
 // The request cannot say where it is to run, so its slot first gets more of the prompt than the backend
-// can find in any other: mostly it has it already, and nothing is to be done.
+// can find in any other: mostly it has it already, and nothing is to be done. Asked again when that is
+// done, because others may have come meanwhile.
 void Engine::Impl::make_choice(Ticket::Impl& ticket) {
   constexpr std::uint64_t kShare = 8;  // the backend wants more than a tenth
-  if (!ticket.unnamed || !ticket.slot || std::exchange(ticket.choice_made, true)) {
+  if (!ticket.unnamed || !ticket.slot || ticket.sent || ticket.choices_left == 0 ||
+      ticket.epoch != epoch) {
     return;
   }
+  --ticket.choices_left;
   const std::uint32_t slot = *ticket.slot;
   const std::uint64_t size = ticket.tokens.size();
   const std::uint64_t least = std::max(size / kShare, rivals(ticket).certain);
@@ -288,6 +288,7 @@ void Engine::Impl::restored(Ticket::Impl& ticket, const Step& step, StepReport r
       restores_paused_until = clock() + kPause;
       pool.fence(slot, true);
       ticket.steps.clear();
+      ticket.choices_left = 0;
       ticket.lost_slot = true;
       return;
     }
@@ -368,9 +369,6 @@ void Engine::Impl::step_done(Ticket::Impl& ticket, const Step& step, StepReport 
   }
   if (ticket.pin != 0 && ticket.steps.empty()) {
     go_on_with_pin(ticket, failed && step.kind == Step::Kind::prefill);
-  }
-  if (ticket.steps.empty() && !ticket.lost_slot) {
-    make_choice(ticket);
   }
   if (ticket.steps.empty()) {
     for (const std::uint32_t slot : ticket.borrowed) {
@@ -472,7 +470,11 @@ Result<Ticket> Engine::begin_spare() {
   return Ticket(std::move(ticket));
 }
 
-const Step* Ticket::next_step() noexcept {
+const Step* Ticket::next_step() {
+  if (impl_->steps.empty() && impl_->unnamed) {
+    const std::lock_guard lock(impl_->engine->mutex);
+    impl_->engine->make_choice(*impl_);
+  }
   if (impl_->steps.empty()) {
     return nullptr;
   }
@@ -525,6 +527,7 @@ void Ticket::step_done(StepReport report) {
     }
     if (left) {
       impl_->steps.clear();
+      impl_->choices_left = 0;
       return;
     }
     const Step step = std::move(impl_->steps.front());

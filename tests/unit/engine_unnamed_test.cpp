@@ -189,6 +189,28 @@ TEST_CASE("unnamed: more is computed than any other slot shares, one that works 
   b.check_beliefs({kA, branch});
 }
 
+TEST_CASE(
+    "unnamed: others that come while the beginning is computed are outdone before it is sent") {
+  Bench b(2);
+  const Tokens first = range(1, 300) + range(5000, 100);
+  const Tokens second = range(1, 300) + range(6000, 100);
+  auto one = b.begin(first);
+  REQUIRE(one);
+  const Step* step = one->next_step();
+  REQUIRE(step != nullptr);
+  CHECK(step->tokens.size() == 51);
+  auto two = b.begin(second);  // shares 300, and gets 301 computed first
+  REQUIRE(two);
+  CHECK(b.run_steps(*two) == 301);
+  CHECK(b.run_steps(*one) == 301);
+  const std::uint32_t slot = one->slot()->index;
+  auto running = b.send(std::move(*one), first, true);
+  CHECK(running.slot == slot);
+  auto other = b.send(std::move(*two), second, true);
+  CHECK_FALSE(b.end(std::move(running)).elsewhere);
+  CHECK_FALSE(b.end(std::move(other)).elsewhere);
+}
+
 TEST_CASE("unnamed: what follows the known tokens of the slot is not cut off") {
   Bench b(2);
   b.run(kA);
@@ -207,7 +229,7 @@ TEST_CASE("unnamed: what follows the known tokens of the slot is not cut off") {
 TEST_CASE("unnamed: a backend that chooses otherwise is believed nothing, and soon left alone") {
   Bench b(3);
   b.compares = false;
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 8; ++i) {
     const Tokens prompt = range(static_cast<Token>(1 + 1000 * i), 200);
     auto ticket = b.begin(prompt);
     REQUIRE(ticket);
