@@ -203,6 +203,7 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   const bool http10 = head.version() == 10;
   AnswerWriter answer(stream, http10, !ec && parser.keep_alive() && !draining_,
                       head.method() == beast::http::verb::head);
+  answer.error_form = toki::http::error_form_of(view(head.target()));
   std::optional<HttpError> refused = ec ? refusal(ec, limits_.max_body) : std::nullopt;
   if (!ec && ambiguous_length(parser)) {
     refused = {.status = 400,
