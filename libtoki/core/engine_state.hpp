@@ -68,6 +68,8 @@ struct Ticket::Impl {
   std::uint64_t restored = 0;           // tokens of it that a step put into the slot
   std::optional<std::uint64_t> prefilled_cached;  // the step's own word, before the request's
   bool lost_slot = false;  // a step was given up that the backend may still be at
+  bool spoilt = false;     // the request was sent behind a restore that failed
+  bool overtaken = false;  // its answer began before the restore was reported: perhaps without it
   bool unnamed = false;    // the backend chooses the slot: it is made to choose this ticket's
   int choices_left = 4;    // so often at most
   std::optional<std::uint64_t> rival;  // Rivals::most when the request was sent
@@ -86,6 +88,10 @@ struct Found {
   std::uint64_t similar_gain = 0;
   bool searched_similar = false;
 };
+
+// Two calls so far apart are read in their order where threads get a core at once. Where they wait
+// for one it takes more: each call that overtook another doubles it, and calm brings it back.
+constexpr double kMinApartMs = 10, kMaxApartMs = 80, kCalm = 0.995;
 
 struct Engine::Impl {
   EngineOptions options;
@@ -106,6 +112,7 @@ struct Engine::Impl {
   StoreDoubt doubt;
   Pace save{.fixed = 5, .per_token = 0.02};  // until measured
   Pace restore{.fixed = 5, .per_token = 0.02};
+  double apart_ms = kMinApartMs;    // see Ticket::apart()
   std::uint32_t save_failures = 0;  // in a row
   std::chrono::steady_clock::time_point saves_paused_until{};
   struct Pending {  // saved, and not yet taken by the store
@@ -220,6 +227,8 @@ struct Engine::Impl {
   bool doubts(const Ticket::Impl& ticket, const Outcome& outcome) const;
   void prefilled(Ticket::Impl& ticket, const Step& step, const StepReport& report);
   void was_cut(Ticket::Impl& ticket, const Step& step, const StepReport& report);
+  void set_apart(bool overtaken);
+  void judge_overtaken(Ticket::Impl& ticket, const Outcome& outcome);
   void broken_off(Ticket::Impl& ticket);
   void release(Ticket::Impl& ticket);
   void settle_content(Ticket::Impl& ticket, const Outcome& outcome, const Account& account);
