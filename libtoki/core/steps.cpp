@@ -155,13 +155,13 @@ Engine::Impl::Rivals Engine::Impl::rivals(const Ticket::Impl& ticket) const {
 // done, because others may have come meanwhile.
 void Engine::Impl::make_choice(Ticket::Impl& ticket) {
   constexpr std::uint64_t kShare = 8;  // the backend wants more than a tenth
+  const std::uint64_t size = ticket.tokens.size();
   if (!ticket.unnamed || !ticket.slot || ticket.sent || ticket.choices_left == 0 ||
-      ticket.epoch != epoch) {
+      ticket.epoch != epoch || size < 2) {
     return;
   }
   --ticket.choices_left;
   const std::uint32_t slot = *ticket.slot;
-  const std::uint64_t size = ticket.tokens.size();
   const std::uint64_t least = std::max(size / kShare, rivals(ticket).certain);
   const std::uint64_t held = pool.common(slot, ticket.scope, ticket.tokens);
   // The backend may still be at a request there that was given up: it is free when a step is done.
@@ -482,14 +482,11 @@ Result<Ticket> Engine::begin_spare() {
 
 const Step* Ticket::next_step() {
   const bool too_late = impl_->sent && !impl_->step_begun && !impl_->behind_begun;
-  if (too_late) {
-    return nullptr;
-  }
   if (impl_->steps.empty() && impl_->unnamed) {
     const std::lock_guard lock(impl_->engine->mutex);
     impl_->engine->make_choice(*impl_);
   }
-  if (impl_->steps.empty()) {
+  if (impl_->steps.empty() || too_late) {
     return nullptr;
   }
   impl_->step_begun = true;

@@ -157,8 +157,8 @@ struct Proxy::Flow {
   asio::awaitable<void> refuse(const Error& error);
   asio::awaitable<void> send();
   asio::awaitable<void> relay_found(const RelayRequest& relayed);
-  void conclude();
   asio::awaitable<std::vector<std::uint64_t>> boundaries(TokenSpan prompt);
+  void conclude();
   asio::awaitable<void> settle_asked();
   void settle(bool client_left, std::optional<std::uint64_t> held = {});
   void offer_audit(const AnswerText& text);
@@ -267,7 +267,11 @@ asio::awaitable<void> Proxy::Flow::deliver(const Query& query) {
       report.error = ticket->trouble();
     }
     if (sent) {
-      conclude();
+      unproven = result.status == 200 && result.end == RelayResult::End::completed &&
+                 ticket->wants_proof(result.facts.cached_tokens);
+      if (!unproven) {  // else its client may leave while that is asked
+        conclude();
+      }
       co_return;
     }
     std::move(*ticket).dismiss({}, SlotContent::unknown);
@@ -350,11 +354,6 @@ asio::awaitable<void> Proxy::Flow::send() {
 }
 
 void Proxy::Flow::conclude() {
-  unproven = result.status == 200 && result.end == RelayResult::End::completed &&
-             ticket->wants_proof(result.facts.cached_tokens);
-  if (unproven) {
-    return;  // its client may leave while that is asked
-  }
   settle(false);
   if (audited && report.cache_class == to_string(CacheClass::hit) &&
       report.ending == to_string(Ending::completed)) {
