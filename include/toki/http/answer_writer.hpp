@@ -56,6 +56,8 @@ class TOKI_EXPORT AnswerWriter {
 
   /// Header lines ("name: value\r\n") for whichever head is sent; only before it is.
   std::string headers;
+  /// The same, of whoever owns the connection: nobody who answers changes it.
+  std::string standing_headers;
 
   bool head_sent() const noexcept { return head_sent_; }
   bool body_begun() const noexcept { return body_begun_; }
