@@ -64,7 +64,9 @@ std::string_view reason_phrase(unsigned status) noexcept {
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
     case 408: return "Request Timeout";
+    case 409: return "Conflict";
     case 413: return "Content Too Large";
+    case 415: return "Unsupported Media Type";
     case 417: return "Expectation Failed";
     case 429: return "Too Many Requests";
     case 431: return "Request Header Fields Too Large";
@@ -136,8 +138,8 @@ asio::awaitable<void> AnswerWriter::head(unsigned status, std::string_view reaso
   if (!turn.taken()) {
     co_await turn.take();
   }
-  std::string text =
-      fmt::format(FMT_COMPILE("HTTP/1.1 {} {}\r\n{}{}"), status, reason, lines, headers);
+  std::string text = fmt::format(FMT_COMPILE("HTTP/1.1 {} {}\r\n{}{}{}"), status, reason, lines,
+                                 headers, standing_headers);
   if (length) {
     text += fmt::format(FMT_COMPILE("Content-Length: {}\r\n"), *length);
   } else if (!no_body && http10_) {

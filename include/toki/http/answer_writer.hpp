@@ -65,6 +65,8 @@ class TOKI_EXPORT AnswerWriter {
   std::string headers;
   /// Of what error() says; to be set when the target is known.
   ErrorForm error_form = ErrorForm::openai;
+  /// The same, of whoever owns the connection: nobody who answers changes it.
+  std::string standing_headers;
 
   bool head_sent() const noexcept { return head_sent_; }
   bool body_begun() const noexcept { return body_begun_; }
