@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "keys.hpp"
+
 namespace tokid {
 
 struct Options {
@@ -60,6 +62,14 @@ struct Options {
   bool exact = false;
   std::uint64_t exact_batch = 0;
   std::string log_level = "info";
+  std::string api_keys;
+  std::string admin_key_file;
+  bool share_tenants = false;
+  bool allow_open = false;
+  bool no_backend_cache = false;
+  std::vector<std::string> host_name;
+  std::size_t tenant_requests = 0;
+  std::size_t tenant_rate = 0;
   std::vector<std::string> server;  // what stands after `--`
 
   // Filled by parse_options.
@@ -67,6 +77,7 @@ struct Options {
   std::uint16_t listen_port = 0;
   toki::http::Address backend_address;
   std::string backend_key;
+  Keys keys;
   std::optional<toki::http::Address> embed_address;
 };
 

@@ -98,13 +98,14 @@ struct Server::Session {
 };
 
 Server::Server(asio::any_io_executor executor, toki::http::Proxy& proxy, toki::Engine& engine,
-               Operations& operations, const toki::http::BackendMonitor& monitor,
+               Operations& operations, const toki::http::BackendMonitor& monitor, Gate& gate,
                ServerLimits limits, std::function<toki::Stats()> stats)
     : acceptor_(executor),
       proxy_(proxy),
       engine_(engine),
       operations_(operations),
       monitor_(monitor),
+      gate_(gate),
       limits_(limits),
       stats_(std::move(stats)),
       tasks_(std::move(executor)) {}
@@ -166,7 +167,7 @@ asio::awaitable<void> Server::serve(tcp::socket socket, asio::cancellation_signa
 
 asio::awaitable<void> Server::answer_request(Session& session,
                                              const toki::http::ClientRequest& request,
-                                             AnswerWriter& answer) {
+                                             const Gate::Visit& visit, AnswerWriter& answer) {
   const auto stats = [this] {
     toki::Stats all = stats_();
     all.connections = sessions_.size();
@@ -180,7 +181,9 @@ asio::awaitable<void> Server::answer_request(Session& session,
     case OwnCall::flush: page = co_await operations_.flush(request.target); break;
     case OwnCall::forget: page = co_await operations_.forget(request.target); break;
     case OwnCall::page:
-      page = own_page(request.method, request.target, engine_, operations_, stats, monitor_);
+      page = visit.trusted
+                 ? own_page(request.method, request.target, engine_, operations_, stats, monitor_)
+                 : health_in_short(monitor_);
       break;
   }
   if (page) {
@@ -216,6 +219,19 @@ asio::awaitable<bool> Server::one_request(Session& session) {
                .offset = {},
                .retry_after = 1};
   }
+  Gate::Visit visit;
+  if (!ec && !refused) {
+    visit = gate_.enter({.method = view(head.method_string()),
+                         .target = view(head.target()),
+                         .fields = &head,
+                         .http10 = http10});
+    refused = visit.refused;
+    answer.headers = visit.headers;
+    if (gate_.keeps_credentials()) {
+      parser.get().erase(field::authorization);
+      parser.get().erase("x-api-key");
+    }
+  }
   if (!ec && !refused && beast::iequals(head[field::expect], "100-continue") && !http10) {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     const std::array<asio::const_buffer, 1> pieces{asio::buffer(kContinue)};
@@ -244,8 +260,10 @@ asio::awaitable<bool> Server::one_request(Session& session) {
       .target = view(head.target()),
       .fields = parser.chunked() ? &fields : &head,
       .body = head.body(),
-      .has_body = parser.chunked() || parser.content_length().has_value()};
-  co_await answer_request(session, request, answer);
+      .has_body = parser.chunked() || parser.content_length().has_value(),
+      .tenant = visit.scope,
+      .client = visit.client};
+  co_await answer_request(session, request, visit, answer);
   if (answer.broken_off()) {
     // Not even a client that reads up to the end of the connection may take it as whole.
     stream.socket().set_option(asio::socket_base::linger(true, 0), ec);

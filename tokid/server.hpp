@@ -17,6 +17,7 @@
 #include <list>
 #include <string>
 
+#include "gate.hpp"
 #include "operations.hpp"
 
 namespace tokid {
@@ -29,8 +30,8 @@ struct ServerLimits {
 class Server {
  public:
   Server(boost::asio::any_io_executor executor, toki::http::Proxy& proxy, toki::Engine& engine,
-         Operations& operations, const toki::http::BackendMonitor& monitor, ServerLimits limits,
-         std::function<toki::Stats()> stats);
+         Operations& operations, const toki::http::BackendMonitor& monitor, Gate& gate,
+         ServerLimits limits, std::function<toki::Stats()> stats);
 
   /// For requests that come from now on.
   void set_limits(const ServerLimits& limits) { limits_ = limits; }
@@ -48,6 +49,7 @@ class Server {
   boost::asio::awaitable<bool> one_request(Session& session);
   boost::asio::awaitable<void> answer_request(Session& session,
                                               const toki::http::ClientRequest& request,
+                                              const Gate::Visit& visit,
                                               toki::http::AnswerWriter& answer);
 
   boost::asio::ip::tcp::acceptor acceptor_;
@@ -55,6 +57,7 @@ class Server {
   toki::Engine& engine_;
   Operations& operations_;
   const toki::http::BackendMonitor& monitor_;
+  Gate& gate_;
   ServerLimits limits_;
   std::function<toki::Stats()> stats_;
   std::list<Session*> sessions_;

@@ -12,7 +12,7 @@
 set -eu
 
 wanted="build-essential cmake ninja-build ccache pkg-config git ca-certificates curl
-  python3 python3-venv libboost1.81-dev libfmt-dev libsimdjson-dev libsqlitecpp-dev libsqlite3-dev
+  python3 python3-venv libboost1.81-dev libfmt-dev libsimdjson-dev libsqlitecpp-dev libsqlite3-dev libssl-dev
   libspdlog-dev libcli11-dev libtomlplusplus-dev libxxhash-dev libhnswlib-dev catch2 libbenchmark-dev"
 clients=
 browser=
