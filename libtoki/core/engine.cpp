@@ -343,6 +343,7 @@ Result<Ticket> Engine::begin(const Query& query) {
   ticket->bypass = bypass_of(query, plan);
   ticket->reason = query.bypass ? *query.bypass : plan.reason;
   ticket->sequences = query.sequences;
+  ticket->alone = query.alone;
   ticket->available = found.available;
   ticket->computed = found.computed;
   ticket->in_slots = plan.known;
@@ -555,7 +556,11 @@ Engine::Distrust::~Distrust() {
   if (impl_ != nullptr) {
     const std::lock_guard lock(impl_->mutex);
     --impl_->distrusted;
-    impl_->drop_contents(SlotContent::unknown);
+    impl_->known.forget_computed();
+    impl_->foreign = true;
+    for (std::uint32_t i = 0; i < impl_->pool.size(); ++i) {
+      impl_->pool.set_unknown(i);
+    }
   }
 }
 

@@ -65,6 +65,7 @@ struct Ticket::Impl {
   std::uint64_t wanted = 0;             // tokens of it that others wait for
   std::uint64_t restored = 0;           // tokens of it that a step put into the slot
   std::optional<std::uint64_t> prefilled_cached;  // the step's own word, before the request's
+  bool alone = false;  // see Query::alone
   bool clean = false;      // when it was sent, its slots held nothing of other scopes
   bool lost_slot = false;  // a step was given up that the backend may still be at
   std::chrono::steady_clock::time_point started;

@@ -315,7 +315,8 @@ Reason Ticket::reason() const noexcept {
 }
 bool Ticket::may_reuse() const noexcept {
   const std::lock_guard lock(impl_->engine->mutex);
-  return impl_->may_reuse && (impl_->predicted > 0 || !impl_->engine->exact()) &&
+  const bool some = impl_->predicted > 0 || impl_->alone || !impl_->engine->exact();
+  return impl_->may_reuse && some &&
          (!impl_->engine->options.isolated || impl_->engine->only_own(*impl_));
 }
 Source Ticket::source() const noexcept {
