@@ -178,7 +178,8 @@ void leave_to_backend(GenerationRequest& request, Reason reason) {
 
 Query query_for(const GenerationRequest& request, std::string_view identity,
                 std::string_view tenant) {
-  const std::string_view call = request.endpoint == Endpoint::infill ? "infill" : "";
+  const bool infill = request.endpoint == Endpoint::infill;
+  const std::string_view call = infill ? "infill" : "";
   // Without tenants as it was before there were any: what was stored then is found again.
   Query query{.scope = tenant.empty() ? Scope({identity, request.adapters, call})
                                       : Scope({identity, request.adapters, call, tenant})};

@@ -27,7 +27,7 @@ const std::vector<Scope> kScopes{Scope({"m", "", "", "a"}), Scope({"m", "", "", 
 class World {
  public:
   World(std::uint64_t seed, bool isolated)
-      : random_(seed), engine_({.isolated = isolated}, [this] { return now_; }) {
+      : random_(seed), engine_(options(isolated), [this] { return now_; }) {
     slots_.resize(1 + random_() % 4);
     can_erase_ = random_() % 4 != 0;
     cuts_ = random_() % 2 == 0;
@@ -64,6 +64,12 @@ class World {
     Tokens tokens;
     std::vector<std::size_t> slots;  // where the twin works for it
   };
+
+  static EngineOptions options(bool isolated) {
+    EngineOptions result;
+    result.isolated = isolated;
+    return result;
+  }
 
   bool one_in(unsigned n) { return random_() % n == 0; }
 
@@ -107,7 +113,7 @@ class World {
     Cells& cells = slots_[slot];
     const std::size_t had = reuse ? common(cells, tokens) : 0;
     for (std::size_t i = 0; i < had; ++i) {
-      foreign_ += cells[i].owner != owner ? 1 : 0;
+      foreign_ += cells[i].owner != owner ? 1U : 0U;
     }
     reused_ += had;
     cells.resize(had);
@@ -174,7 +180,7 @@ class World {
       std::move(*ticket).dismiss({}, SlotContent::unknown);
       return;
     }
-    alone_ += query.alone ? 1 : 0;
+    alone_ += query.alone ? 1U : 0U;
     ticket->sent();
     running_.push_back({std::move(*ticket), owner, std::move(tokens), {}});
     Running& now = running_.back();
@@ -263,8 +269,10 @@ class World {
   }
 
   void change_backend() {
-    engine_.backend_changed(
-        {.slots = static_cast<std::uint32_t>(slots_.size()), .own_cache = false, .pinning = true});
+    BackendFacts facts;
+    facts.slots = static_cast<std::uint32_t>(slots_.size());
+    facts.own_cache = false;
+    engine_.backend_changed(facts);
     engine_.set_abilities({.saves = can_erase_, .cuts = cuts_, .rewinds = true});
     engine_.serve_pins(kScopes);
   }

@@ -594,3 +594,49 @@ TEST_CASE("pins: none in exact mode") {
   engine.adopt_pins({{.id = 1, .scope = kScope, .tokens = kPin, .by_hand = true}});
   CHECK(engine.begin_chore().error().code == Errc::not_found);
 }
+
+TEST_CASE("pins: those of several scopes share the slots, and each serves its own scope alone") {
+  const Scope alice({"model", "", "", "alice"});
+  const Scope bob({"model", "", "", "bob"});
+  EngineOptions options;
+  options.isolated = true;
+  Engine engine(options, [] { return std::chrono::steady_clock::time_point{}; });
+  engine.backend_changed(
+      {.slots = 3, .slots_used = std::vector<bool>(3, true), .context = 8192, .own_cache = false});
+  engine.serve_pins({alice, bob});
+  REQUIRE(engine.pin(alice, kPin));
+  REQUIRE(engine.pin(bob, kPin));
+  CHECK(engine.pin(alice, kOther).error().code == Errc::busy);  // one slot stays free
+  // Nobody knows what the slots hold, so they are erased before a pin is computed.
+  for (int i = 0; i < 2; ++i) {
+    auto chore = engine.begin_chore();
+    REQUIRE(chore);
+    std::vector<Kind> kinds;
+    while (const Step* step = chore->next_step()) {
+      kinds.push_back(step->kind);
+      StepReport report{.ms = 1};
+      report.computed = step->kind == Kind::prefill ? step->tokens.size() : 0;
+      chore->step_done(std::move(report));
+    }
+    CHECK(kinds == std::vector{Kind::erase, Kind::prefill});
+    std::move(*chore).dismiss({}, SlotContent::unknown);
+  }
+  const auto pins = engine.pins();
+  REQUIRE(pins.size() == 2);
+  CHECK(pins[0].state == PinState::held);
+  CHECK(pins[1].state == PinState::held);
+  CHECK(pins[0].slot != pins[1].slot);
+  const Tokens tokens = kPin + range(9000, 5);
+  for (const PinInfo& pin : pins) {
+    auto ticket = engine.begin({.scope = pin.scope, .tokens = tokens});
+    REQUIRE(ticket);
+    CHECK(ticket->slot()->index == *pin.slot);
+    CHECK(ticket->predicted() == 400);
+    CHECK(ticket->may_reuse());
+    std::move(*ticket).dismiss({}, SlotContent::unknown);
+  }
+  auto stranger = engine.begin({.scope = Scope({"model", "", "", "carol"}), .tokens = tokens});
+  REQUIRE(stranger);
+  CHECK(stranger->predicted() == 0);
+  CHECK_FALSE(stranger->may_reuse());
+}
