@@ -162,6 +162,7 @@ Gate::Visit Gate::enter(const Request& request) {
     return visit;
   }
   visit.tenant = found.tenant;
+  visit.ours = rules.keys || found.tenant != nullptr;
   visit.trusted = judge(Need::admin, who, rules) == Verdict::allowed;
   if (found.tenant == nullptr) {
     return visit;

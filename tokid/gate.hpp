@@ -49,6 +49,7 @@ class Gate {
     std::string scope;    ///< ClientRequest::tenant
     std::string client;   ///< ClientRequest::client
     bool trusted = true;  ///< may see what is everybody's
+    bool ours = false;    ///< its key is for us, and not passed on to the backend
     TenantUse::Place place;
   };
 
@@ -56,8 +57,6 @@ class Gate {
 
   Visit enter(const Request& request);
 
-  /// What a client shows is for us, and not passed on to the backend.
-  bool keeps_credentials() const noexcept { return keys_.any() || keys_.has_admin(); }
   /// Keys are wanted, and their tenants share nothing.
   bool isolates() const noexcept { return keys_.any() && !options_.shared; }
   /// Of those who share nothing; empty when all share.

@@ -227,7 +227,7 @@ asio::awaitable<bool> Server::one_request(Session& session) {
                          .http10 = http10});
     refused = visit.refused;
     answer.headers = visit.headers;
-    if (gate_.keeps_credentials()) {
+    if (visit.ours) {
       parser.get().erase(field::authorization);
       parser.get().erase("x-api-key");
     }

@@ -343,6 +343,14 @@ TEST_CASE("with an admin key alone, only what is everybody's needs it") {
   CHECK(get(rig.port(), "/toki/stats").status == 401);
   CHECK(get(rig.port(), "/slots").status == 401);
   CHECK(get(rig.port(), "/toki/stats", kAdmin).status == 200);
+  // Other keys are the backend's to check.
+  rig.up.clear_log();
+  CHECK(get(rig.port(), "/v1/models", kAlice).status == 200);
+  CHECK(get(rig.port(), "/v1/models", kAdmin).status == 200);
+  const auto asked = rig.up.requests_to("GET", "/v1/models");
+  REQUIRE(asked.size() == 2);
+  CHECK(asked[0].headers.get("authorization") == "Bearer alice-key");
+  CHECK_FALSE(asked[1].headers.has("authorization"));
 }
 
 TEST_CASE("a tenant's requests at once and a minute are limited, and other tenants' are not") {
