@@ -142,7 +142,8 @@ class World {
         compute(step.slot.index, owner, tokens, reuse, tokens.size());
       }
       if (step.kind == Step::Kind::erase) {
-        can_erase_ ? cells.clear() : void(report.error = Error{Errc::unsupported, "no"});
+        can_erase_ && !one_in(8) ? cells.clear()
+                                 : void(report.error = Error{Errc::unsupported, "no"});
       } else if (one_in(12)) {
         report.error = Error{Errc::backend, "no"};
         if (step.kind == Step::Kind::restore) cells.clear();
