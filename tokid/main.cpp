@@ -89,6 +89,9 @@ void log_request(const toki::http::RequestReport& r) {
   if (!r.error.empty()) {
     fmt::format_to(out, FMT_COMPILE(" error=\"{}\""), r.error);
   }
+  if (!r.client.empty()) {
+    fmt::format_to(out, FMT_COMPILE(" tenant={}"), r.client);
+  }
   logger.log(spdlog::level::info, spdlog::string_view_t(line.data(), line.size()));
 }
 
@@ -114,6 +117,14 @@ toki::http::AdmissionLimits queue_limits(const Options& o) {
 
 ServerLimits server_limits(const Options& o) {
   return {.max_body = o.max_body_mib << 20, .max_connections = o.max_connections};
+}
+
+GateOptions gate_options(const Options& o) {
+  return {.shared = o.share_tenants,
+          .check_host =
+              !o.keys.any() && std::none_of(o.listen_at.begin(), o.listen_at.end(), reachable),
+          .host_names = o.host_name,
+          .limits = {.requests = o.tenant_requests, .per_minute = o.tenant_rate}};
 }
 
 constexpr Millis kFlushLimit{5000};  // at the end, for what is worth a save
@@ -150,7 +161,8 @@ struct Daemon {
                 .max_prompt_bytes = o.prompts_mib << 20,
                 .min_reuse_for_hit = o.min_reuse_for_hit,
                 .hot_pins = o.pin_hot,
-                .exact_batch = o.exact_batch},
+                .exact_batch = o.exact_batch,
+                .isolated = o.keys.any() && !o.share_tenants},
                &std::chrono::steady_clock::now, &unix_ms),
         admission(io.get_executor(), engine, queue_limits(o)),
         monitor(io.get_executor(), backend, upstream, engine, admission,
@@ -178,7 +190,8 @@ struct Daemon {
                 recent.add(report, unix_ms());
               }),
         operations(engine, backend, index, store.get(), worker.get(), housekeeper, recent),
-        server(io.get_executor(), proxy, engine, operations, monitor, server_limits(o),
+        gate(o.keys, gate_options(o)),
+        server(io.get_executor(), proxy, engine, operations, monitor, gate, server_limits(o),
                [this] { return stats(); }),
         tasks(io.get_executor()) {
     if (store) {
@@ -189,6 +202,7 @@ struct Daemon {
                        });
     }
     adopt_pins();
+    use_keys(o);
     engine.on_prompt_change([this](toki::PromptChange change) { keep(std::move(change)); });
   }
 
@@ -230,8 +244,25 @@ struct Daemon {
     });
   }
 
+  void use_keys(const Options& o) {
+    for (const std::string& warning : o.keys.warnings()) {
+      spdlog::warn(warning);
+    }
+    monitor.set_tenants(gate.apart());
+    if (gate.keys().any() || gate.keys().has_admin()) {
+      spdlog::info("{} keys of {} tenants{}{}", gate.keys().size(), gate.keys().tenants().size(),
+                   gate.keys().any() && !gate.isolates() ? ", which share what is computed" : "",
+                   gate.keys().has_admin() ? ", and one of the admin" : "");
+    }
+  }
+
   // Only what kReloadable names (options.cpp).
   void reload(const Options& o) {
+    if (o.keys.any() != gate.keys().any()) {
+      spdlog::warn("that keys are wanted, or not any more, waits for a restart");
+    }
+    gate.change(o.keys, gate_options(o));
+    use_keys(o);
     spdlog::set_level(spdlog::level::from_str(o.log_level));
     admission.set_limits(queue_limits(o));
     server.set_limits(server_limits(o));
@@ -265,6 +296,7 @@ struct Daemon {
     if (recorder) {
       recorder->add_to(all);
     }
+    gate.add_to(all);
     return all;
   }
 
@@ -290,6 +322,7 @@ struct Daemon {
   RecentRequests recent;
   toki::http::Proxy proxy;
   Operations operations;
+  Gate gate;
   Server server;
   toki::http::TaskGroup tasks;
 };
@@ -456,8 +489,8 @@ int run(Options options, int argc, char** argv, const std::string& settings) {
   }
   asio::io_context io(1);
   const LogGathering gathering(io.get_executor());
-  Daemon daemon(io, options, !command || command->own_cache, std::move(*store),
-                std::move(*recorder));
+  const bool own_cache = command ? command->own_cache : !options.no_backend_cache;
+  Daemon daemon(io, options, own_cache, std::move(*store), std::move(*recorder));
   daemon.cache_mib = command ? command->cache_mib : -1;
   std::unique_ptr<Supervisor> child;
   std::vector<std::string> places;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "cors.hpp"
+#include "keys.hpp"
 #include "listener.hpp"
 
 namespace tokid {
@@ -69,6 +70,14 @@ struct Options {
   bool exact = false;
   std::uint64_t exact_batch = 0;
   std::string log_level = "info";
+  std::string api_keys;
+  std::string admin_key_file;
+  bool share_tenants = false;
+  bool allow_open = false;
+  bool no_backend_cache = false;
+  std::vector<std::string> host_name;
+  std::size_t tenant_requests = 0;
+  std::size_t tenant_rate = 0;
   std::vector<std::string> server;  // what stands after `--`
 
   // Filled by parse_options.
@@ -78,6 +87,7 @@ struct Options {
   toki::http::TlsContext backend_tls;  // whom to trust behind https
   toki::http::Address backend_address;
   std::string backend_key;
+  Keys keys;
   std::optional<toki::http::Address> embed_address;
 };
 

@@ -37,6 +37,9 @@ Page own_page(std::string_view method, std::string_view target, const toki::Engi
               const Operations& operations, const std::function<toki::Stats()>& stats,
               const toki::http::BackendMonitor& monitor);
 
+/// What those are told of /toki/health who may not see more.
+Page health_in_short(const toki::http::BackendMonitor& monitor);
+
 /// An error in the shape of OpenAI's.
 Page error_page(unsigned status, std::string message);
 

@@ -65,12 +65,21 @@ std::optional<HttpError> refusal(const beast::error_code& ec, std::size_t max_bo
   return error;
 }
 
+bool on_unix_socket(const toki::http::Stream::Socket& socket) {
+  beast::error_code ec;
+  const auto end = socket.local_endpoint(ec);
+  return !ec && end.protocol().family() == AF_UNIX;
+}
+
 }  // namespace
 
 struct Server::Session {
   Session(std::list<Session*>& all, toki::http::Stream::Socket socket,
           asio::cancellation_signal& serving)
-      : sessions(all), stream(std::move(socket)), watch(stream, serving) {
+      : sessions(all),
+        local(on_unix_socket(socket)),
+        stream(std::move(socket)),
+        watch(stream, serving) {
     place = sessions.insert(sessions.end(), this);
   }
   Session(const Session&) = delete;
@@ -79,6 +88,7 @@ struct Server::Session {
 
   std::list<Session*>& sessions;
   std::list<Session*>::iterator place;
+  bool local;  // on a Unix socket
   toki::http::Stream stream;
   toki::http::ClientWatch watch;
   beast::flat_buffer buffer{kBufferLimit};
@@ -88,13 +98,14 @@ struct Server::Session {
 };
 
 Server::Server(asio::any_io_executor executor, toki::http::Proxy& proxy, toki::Engine& engine,
-               Operations& operations, const toki::http::BackendMonitor& monitor,
+               Operations& operations, const toki::http::BackendMonitor& monitor, Gate& gate,
                ServerLimits limits, std::function<toki::Stats()> stats)
     : executor_(std::move(executor)),
       proxy_(proxy),
       engine_(engine),
       operations_(operations),
       monitor_(monitor),
+      gate_(gate),
       limits_(limits),
       stats_(std::move(stats)),
       tasks_(executor_) {}
@@ -177,7 +188,7 @@ asio::awaitable<void> Server::serve(toki::http::Stream::Socket socket, toki::htt
 
 asio::awaitable<void> Server::answer_request(Session& session,
                                              const toki::http::ClientRequest& request,
-                                             AnswerWriter& answer) {
+                                             const Gate::Visit& visit, AnswerWriter& answer) {
   const auto stats = [this] {
     toki::Stats all = stats_();
     all.connections = sessions_.size();
@@ -191,7 +202,9 @@ asio::awaitable<void> Server::answer_request(Session& session,
     case OwnCall::flush: page = co_await operations_.flush(request.target); break;
     case OwnCall::forget: page = co_await operations_.forget(request.target); break;
     case OwnCall::page:
-      page = own_page(request.method, request.target, engine_, operations_, stats, monitor_);
+      page = visit.trusted
+                 ? own_page(request.method, request.target, engine_, operations_, stats, monitor_)
+                 : health_in_short(monitor_);
       break;
   }
   if (page) {
@@ -265,6 +278,22 @@ asio::awaitable<bool> Server::one_request(Session& session) {
                       head.method() == beast::http::verb::head);
   answer.error_form = toki::http::error_form_of(view(head.target()));
   std::optional<HttpError> refused = check_head(session, ec, answer);
+  const auto meant = usual_target(view(head.method_string()), view(head.target()));
+  const std::string_view target = meant ? std::string_view(*meant) : view(head.target());
+  Gate::Visit visit;
+  if (!ec && !refused && !session.preflight) {
+    visit = gate_.enter({.method = view(head.method_string()),
+                         .target = target,
+                         .fields = &head,
+                         .http10 = http10,
+                         .local = session.local});
+    refused = visit.refused;
+    answer.headers = visit.headers;
+    if (visit.ours) {
+      parser.get().erase(field::authorization);
+      parser.get().erase("x-api-key");
+    }
+  }
   if (!ec && !refused && !http10 && head.find(field::expect) != head.end()) {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     const std::array<asio::const_buffer, 1> pieces{asio::buffer(kContinue)};
@@ -286,18 +315,19 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   if (ec) {
     co_return false;
   }
-  const auto meant = usual_target(view(head.method_string()), view(head.target()));
   const toki::http::ClientRequest request{
       .method = view(head.method_string()),
-      .target = meant ? std::string_view(*meant) : view(head.target()),
+      .target = target,
       .fields = parser.chunked() ? &fields : &head,
       .body = head.body(),
-      .has_body = parser.chunked() || parser.content_length().has_value()};
+      .has_body = parser.chunked() || parser.content_length().has_value(),
+      .tenant = visit.scope,
+      .client = visit.client};
   if (session.preflight) {
     co_await answer.head(204, toki::http::reason_phrase(204), {}, std::nullopt, true);
     co_await answer.end();
   } else {
-    co_await answer_request(session, request, answer);
+    co_await answer_request(session, request, visit, answer);
   }
   if (answer.broken_off()) {
     // Not even a client that reads up to the end of the connection may take it as whole.

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "cors.hpp"
+#include "gate.hpp"
 #include "listener.hpp"
 #include "operations.hpp"
 
@@ -30,8 +31,8 @@ struct ServerLimits {
 class Server {
  public:
   Server(boost::asio::any_io_executor executor, toki::http::Proxy& proxy, toki::Engine& engine,
-         Operations& operations, const toki::http::BackendMonitor& monitor, ServerLimits limits,
-         std::function<toki::Stats()> stats);
+         Operations& operations, const toki::http::BackendMonitor& monitor, Gate& gate,
+         ServerLimits limits, std::function<toki::Stats()> stats);
 
   /// For requests that come from now on.
   void set_limits(const ServerLimits& limits) { limits_ = limits; }
@@ -62,6 +63,7 @@ class Server {
   boost::asio::awaitable<boost::beast::error_code> read_body(Session& session);
   boost::asio::awaitable<void> answer_request(Session& session,
                                               const toki::http::ClientRequest& request,
+                                              const Gate::Visit& visit,
                                               toki::http::AnswerWriter& answer);
 
   boost::asio::any_io_executor executor_;
@@ -72,6 +74,7 @@ class Server {
   toki::Engine& engine_;
   Operations& operations_;
   const toki::http::BackendMonitor& monitor_;
+  Gate& gate_;
   ServerLimits limits_;
   std::function<toki::Stats()> stats_;
   std::list<Session*> sessions_;
