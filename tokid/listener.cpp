@@ -13,8 +13,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "access.hpp"
-
 namespace tokid {
 
 namespace asio = boost::asio;
@@ -41,10 +39,6 @@ std::string ListenAddress::name() const {
   }
   return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port)
                                              : fmt::format("[{}]:{}", host, port);
-}
-
-bool reachable(const ListenAddress& address) {
-  return address.path.empty() && !is_loopback(address.host);
 }
 
 toki::Result<ListenAddress> read_listen(const std::string& text) {

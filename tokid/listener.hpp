@@ -25,9 +25,6 @@ struct ListenAddress {
   std::string name() const;
 };
 
-/// By other machines.
-bool reachable(const ListenAddress& address);
-
 toki::Result<ListenAddress> read_listen(const std::string& text);
 
 /// Removes the file of a Unix socket that nobody listens on any more. Errc::busy: somebody does;

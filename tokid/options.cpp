@@ -25,10 +25,10 @@ namespace fs = std::filesystem;
 
 // What SIGHUP changes in a tokid that runs (Daemon::reload).
 constexpr std::array<std::string_view, 16> kReloadable{
-    "log-level",     "max-body-mib", "max-connections", "queue-length",
-    "queue-wait-ms", "slot-wait-ms", "lead-wait-ms",    "drop-volatile-line",
-    "api-keys",      "host-name",    "admin-key-file",  "tenant-requests",
-    "tenant-rate",   "tls-cert",     "tls-key",         "cors-origin"};
+    "log-level",      "max-body-mib", "max-connections", "queue-length",
+    "queue-wait-ms",  "slot-wait-ms", "lead-wait-ms",    "drop-volatile-line",
+    "tls-cert",       "tls-key",      "cors-origin",     "api-keys",
+    "admin-key-file", "host-name",    "tenant-requests", "tenant-rate"};
 
 using toki::Errc;
 using toki::Error;
@@ -373,6 +373,10 @@ std::string_view hint(const CLI::ParseError& error) {
 }
 
 }  // namespace
+
+bool reachable(const ListenAddress& address) {
+  return address.path.empty() && !is_loopback(address.host);
+}
 
 Parsed parse_options(int argc, char** argv) {
   Parsed parsed;

@@ -100,6 +100,9 @@ struct Parsed {
   std::string text;
 };
 
+/// Whether other machines can connect there.
+bool reachable(const ListenAddress& address);
+
 Parsed parse_options(int argc, char** argv);
 
 /// The settings that differ between two such texts, by name; those that can change while tokid runs,

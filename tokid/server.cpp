@@ -65,22 +65,15 @@ std::optional<HttpError> refusal(const beast::error_code& ec, std::size_t max_bo
   return error;
 }
 
-bool on_unix_socket(const toki::http::Stream::Socket& socket) {
-  beast::error_code ec;
-  const auto end = socket.local_endpoint(ec);
-  return !ec && end.protocol().family() == AF_UNIX;
-}
-
 }  // namespace
 
 struct Server::Session {
   Session(std::list<Session*>& all, toki::http::Stream::Socket socket,
           asio::cancellation_signal& serving)
-      : sessions(all),
-        local(on_unix_socket(socket)),
-        stream(std::move(socket)),
-        watch(stream, serving) {
+      : sessions(all), stream(std::move(socket)), watch(stream, serving) {
     place = sessions.insert(sessions.end(), this);
+    beast::error_code ec;
+    local = stream.socket().local_endpoint(ec).protocol().family() == AF_UNIX;
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -88,12 +81,12 @@ struct Server::Session {
 
   std::list<Session*>& sessions;
   std::list<Session*>::iterator place;
-  bool local;  // on a Unix socket
   toki::http::Stream stream;
   toki::http::ClientWatch watch;
   beast::flat_buffer buffer{kBufferLimit};
   std::optional<Parser> parser;  // of the request that is served
   bool busy = false;
+  bool local = false;      // over a Unix socket
   bool preflight = false;  // the request is only a browser's question
 };
 
@@ -278,12 +271,12 @@ asio::awaitable<bool> Server::one_request(Session& session) {
                       head.method() == beast::http::verb::head);
   answer.error_form = toki::http::error_form_of(view(head.target()));
   std::optional<HttpError> refused = check_head(session, ec, answer);
-  const auto meant = usual_target(view(head.method_string()), view(head.target()));
-  const std::string_view target = meant ? std::string_view(*meant) : view(head.target());
+  const auto meant =
+      ec || refused ? std::nullopt : usual_target(view(head.method_string()), view(head.target()));
   Gate::Visit visit;
   if (!ec && !refused && !session.preflight) {
     visit = gate_.enter({.method = view(head.method_string()),
-                         .target = target,
+                         .target = meant ? std::string_view(*meant) : view(head.target()),
                          .fields = &head,
                          .http10 = http10,
                          .local = session.local});
@@ -317,7 +310,7 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   }
   const toki::http::ClientRequest request{
       .method = view(head.method_string()),
-      .target = target,
+      .target = meant ? std::string_view(*meant) : view(head.target()),
       .fields = parser.chunked() ? &fields : &head,
       .body = head.body(),
       .has_body = parser.chunked() || parser.content_length().has_value(),

@@ -327,9 +327,10 @@ Engine& Engine::operator=(Engine&&) noexcept = default;
 // Where the backend cannot be made to choose a slot, or must not reuse what is in it.
 Query Engine::Impl::answerable(const Query& query) const {
   Query result = query;
-  if (query.unnamed && (exact() || choices_failed >= kMaxFailedChoices)) {
+  if (query.unnamed && (exact() || options.isolated || choices_failed >= kMaxFailedChoices)) {
     result.bypass = Reason::not_cacheable;
     result.tokens = {};
+    result.alone = options.isolated;
   }
   return result;
 }
@@ -356,8 +357,8 @@ Result<Ticket> Engine::begin(const Query& asked) {
   ticket->bypass = bypass_of(query, plan);
   ticket->reason = query.bypass ? *query.bypass : plan.reason;
   ticket->sequences = query.sequences;
-  ticket->unnamed = query.unnamed;
   ticket->alone = query.alone;
+  ticket->unnamed = query.unnamed;
   ticket->available = found.available;
   ticket->computed = found.computed;
   ticket->in_slots = plan.known;

@@ -214,6 +214,11 @@ struct Engine::Impl {
   void add_stages(Ticket::Impl& ticket, const Plan& plan, const Query& query);
   void add_cut(Ticket::Impl& ticket, std::uint64_t tokens);
   void erase_claimed(Ticket::Impl& ticket);
+  void erase_foreign(Ticket::Impl& ticket);
+  bool only_own(const Ticket::Impl& ticket) const;
+  bool served(const Scope& scope) const {
+    return std::find(pin_scopes.begin(), pin_scopes.end(), scope) != pin_scopes.end();
+  }
   void make_choice(Ticket::Impl& ticket);
   struct Rivals {                       // of a ticket's slot, when the backend chooses
     std::optional<std::uint64_t> most;  // tokens of its prompt that another holds; none: any number
@@ -223,11 +228,6 @@ struct Engine::Impl {
   Rivals rivals(const Ticket::Impl& ticket) const;
   bool ran_in_slot(const Ticket::Impl& ticket, const Outcome& outcome) const;
   void judge_choice(const Ticket::Impl& ticket, const Outcome& outcome, Account& account);
-  void erase_foreign(Ticket::Impl& ticket);
-  bool only_own(const Ticket::Impl& ticket) const;
-  bool served(const Scope& scope) const {
-    return std::find(pin_scopes.begin(), pin_scopes.end(), scope) != pin_scopes.end();
-  }
   void save_failed(const Error& error);
   int spare_rank(std::uint32_t slot) const;
   void step_done(Ticket::Impl& ticket, const Step& step, StepReport report);

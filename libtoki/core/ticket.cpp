@@ -407,10 +407,10 @@ CacheClass Ticket::predicted_class() const noexcept {
 void Ticket::sent() noexcept {
   const std::lock_guard lock(impl_->engine->mutex);
   impl_->sent = true;
+  impl_->clean = impl_->engine->only_own(*impl_);
   if (impl_->unnamed && impl_->slot && impl_->epoch == impl_->engine->epoch) {
     impl_->rival = impl_->engine->rivals(*impl_).most;
   }
-  impl_->clean = impl_->engine->only_own(*impl_);
   impl_->engine->foreign = impl_->engine->foreign || !impl_->tokens_known || impl_->surrogate;
 }
 

@@ -142,9 +142,9 @@ struct Proxy::Flow {
   std::optional<Ticket> ticket;
   bool sent = false;
   bool sent_in_vain = false;
-  bool unproven = false;  // it is answered, and where it ran is still to be asked
   bool alone = false;     // see Query::alone
   bool unsafe = false;    // and it would be told what others had computed: it is not sent
+  bool unproven = false;  // it is answered, and where it ran is still to be asked
   Rendered rendered;
   std::vector<bool> old_work;  // slots that worked for others when this was sent
   RelayResult result;
@@ -212,13 +212,8 @@ asio::awaitable<void> Proxy::Flow::run() {
     co_return;
   }
   co_await proxy.monitor_.tried(kTrialPatience);
-  // It takes neither id_slot nor cache_prompt.
-  alone = proxy.engine_.isolated() && wanted.endpoint == Endpoint::messages;
-  if (alone) {
-    leave_to_backend(wanted, Reason::not_cacheable);
-  }
   Query query = query_for(wanted, proxy.monitor_.identity(), request.tenant);
-  query.alone = alone;
+  alone = query.alone = proxy.engine_.isolated() && query.unnamed;
   query.unnamed = query.unnamed && !alone;
   auto tokens = co_await render();
   if (tokens) {
@@ -590,6 +585,9 @@ asio::awaitable<void> Proxy::generate(const ClientRequest& request, AnswerWriter
   }
   if (monitor_.several_models()) {
     leave_to_backend(std::get<GenerationRequest>(read), Reason::several_models);
+  } else if (engine_.isolated() && endpoint == Endpoint::messages) {
+    // The slot that shares most of it may be another tenant's, and nothing can be said against that.
+    leave_to_backend(std::get<GenerationRequest>(read), Reason::not_cacheable);
   }
   if (options_.record) {
     options_.record(endpoint, request.body);
