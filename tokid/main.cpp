@@ -121,7 +121,8 @@ ServerLimits server_limits(const Options& o) {
 
 GateOptions gate_options(const Options& o) {
   return {.shared = o.share_tenants,
-          .check_host = !o.keys.any() && is_loopback(o.listen_host),
+          .check_host =
+              !o.keys.any() && std::none_of(o.listen_at.begin(), o.listen_at.end(), reachable),
           .host_names = o.host_name,
           .limits = {.requests = o.tenant_requests, .per_minute = o.tenant_rate}};
 }
@@ -133,13 +134,13 @@ struct Daemon {
          std::unique_ptr<toki::StateStore> kept, std::optional<Recorder> records)
       : options(o),
         recorder(std::move(records)),
-        upstream(io.get_executor(), o.backend_address, o.backend_key),
+        upstream(io.get_executor(), o.backend_address, o.backend_key, o.backend_tls),
         store(std::move(kept)),
         worker(store ? std::make_unique<toki::http::StoreWorker>(*store) : nullptr),
         fingerprints(in_data_dir(o, "fingerprints")),
         pin_file(in_data_dir(o, "pins")),
         embed_upstream(io.get_executor(), o.embed_address.value_or(o.backend_address),
-                       o.embed_address ? std::string() : o.backend_key),
+                       o.embed_address ? std::string() : o.backend_key, o.backend_tls),
         embedder(embed_upstream),
         backend(io.get_executor(), upstream,
                 {.render = Millis(o.tokenize_limit_ms),
@@ -265,6 +266,8 @@ struct Daemon {
     spdlog::set_level(spdlog::level::from_str(o.log_level));
     admission.set_limits(queue_limits(o));
     server.set_limits(server_limits(o));
+    server.set_tls(o.tls);
+    server.set_cors(o.cors);
     proxy.set_volatile_lines(o.drop_volatile_line);
   }
 
@@ -490,23 +493,31 @@ int run(Options options, int argc, char** argv, const std::string& settings) {
   Daemon daemon(io, options, own_cache, std::move(*store), std::move(*recorder));
   daemon.cache_mib = command ? command->cache_mib : -1;
   std::unique_ptr<Supervisor> child;
-  const auto port = daemon.server.listen(options.listen_host, options.listen_port);
-  if (!port) {
-    return fail(port.error());
+  std::vector<std::string> places;
+  daemon.server.set_tls(options.tls);
+  daemon.server.set_cors(options.cors);
+  for (const ListenAddress& wanted : options.listen_at) {
+    const auto address = daemon.server.listen(wanted);
+    if (!address) {
+      return fail(address.error());
+    }
+    const std::string scheme = !address->path.empty() ? "" : options.tls ? "https://" : "http://";
+    places.push_back(scheme + address->name());
   }
   if (command) {
-    child = std::make_unique<Supervisor>(io.get_executor(), command->words, log_line);
+    child = std::make_unique<Supervisor>(io.get_executor(), command->words, command->address.path,
+                                         log_line);
     if (const auto status = child->start(); !status) {
       return fail(status.error());
     }
     daemon.tasks.spawn(child->run());
   }
-  const bool v6 = options.listen_host.find(':') != std::string::npos;
-  fmt::print("tokid listening on http://{}:{}\n",
-             v6 ? "[" + options.listen_host + "]" : options.listen_host, *port);
+  for (const std::string& place : places) {
+    fmt::print("tokid listening on {}\n", place);
+  }
   std::fflush(stdout);
-  spdlog::info("tokid {} on {}:{}, backend {}, state in {}", toki::version(), options.listen_host,
-               *port, options.backend_address.authority(), options.data_dir);
+  spdlog::info("tokid {} on {}, backend {}, state in {}", toki::version(), fmt::join(places, ", "),
+               options.backend_address.name(), options.data_dir);
   asio::co_spawn(io, stop_on_signal(io, daemon, child.get()), asio::detached);
   daemon.tasks.spawn(reload_on_signal(io, daemon, argc, argv, settings));
   daemon.tasks.spawn(daemon.monitor.run());
@@ -515,7 +526,7 @@ int run(Options options, int argc, char** argv, const std::string& settings) {
   if (options.audit_every > 0) {
     daemon.tasks.spawn(daemon.audit.run());
   }
-  daemon.tasks.spawn(daemon.server.accept());
+  daemon.server.start();
   io.run();
   return 0;
 }

@@ -3,7 +3,6 @@
 #include <toki/version.hpp>
 
 #include <CLI/CLI.hpp>
-#include <boost/asio/ip/address.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,10 +24,11 @@ namespace {
 namespace fs = std::filesystem;
 
 // What SIGHUP changes in a tokid that runs (Daemon::reload).
-constexpr std::array<std::string_view, 13> kReloadable{
-    "log-level",      "max-body-mib",    "max-connections",    "queue-length", "queue-wait-ms",
-    "slot-wait-ms",   "lead-wait-ms",    "drop-volatile-line", "api-keys",     "host-name",
-    "admin-key-file", "tenant-requests", "tenant-rate"};
+constexpr std::array<std::string_view, 16> kReloadable{
+    "log-level",      "max-body-mib", "max-connections", "queue-length",
+    "queue-wait-ms",  "slot-wait-ms", "lead-wait-ms",    "drop-volatile-line",
+    "tls-cert",       "tls-key",      "cors-origin",     "api-keys",
+    "admin-key-file", "host-name",    "tenant-requests", "tenant-rate"};
 
 using toki::Errc;
 using toki::Error;
@@ -38,33 +38,44 @@ Error bad(std::string message) {
   return {Errc::invalid_argument, std::move(message)};
 }
 
-// "ADDR:PORT", "[ADDR]:PORT".
-Status read_listen(Options& options) {
-  const auto colon = options.listen.rfind(':');
-  if (colon == std::string::npos) {
-    return bad(fmt::format("--listen {}: expected ADDRESS:PORT", options.listen));
+Status read_listeners(Options& options) {
+  const std::string& mode = options.socket_mode;
+  unsigned bits = 0;
+  const auto [end, ec] = std::from_chars(mode.data(), mode.data() + mode.size(), bits, 8);
+  if (ec != std::errc{} || end != mode.data() + mode.size() || bits > 0777) {
+    return bad(fmt::format("--socket-mode {}: expected octal digits, 0600 to 0777", mode));
   }
-  std::string host = options.listen.substr(0, colon);
-  if (host.empty()) {
-    return bad(fmt::format("--listen {}: the address is missing", options.listen));
+  for (const std::string& text : options.listen) {
+    auto address = read_listen(text);
+    if (!address) {
+      return std::move(address).error();
+    }
+    address->mode = bits | 0600;
+    options.listen_at.push_back(std::move(*address));
   }
-  const std::string port = options.listen.substr(colon + 1);
-  unsigned number = 0;
-  const auto [end, ec] = std::from_chars(port.data(), port.data() + port.size(), number);
-  if (port.empty() || ec != std::errc{} || end != port.data() + port.size() || number > 65535) {
-    return bad(
-        fmt::format("--listen {}: the port is not a number from 0 to 65535", options.listen));
+  return toki::Done{};
+}
+
+Status read_certificates(Options& options) {
+  if (options.tls_cert.empty() != options.tls_key.empty()) {
+    return bad("--tls-cert and --tls-key belong together");
   }
-  if (host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
+  if (!options.tls_cert.empty()) {
+    auto tls = toki::http::TlsContext::server(options.tls_cert, options.tls_key);
+    if (!tls) {
+      return bad("--tls-cert, --tls-key: " + tls.error().detail);
+    }
+    options.tls = std::move(*tls);
   }
-  options.listen_host = host == "localhost" ? "127.0.0.1" : host;
-  boost::system::error_code wrong;
-  boost::asio::ip::make_address(options.listen_host, wrong);
-  if (wrong) {
-    return bad(fmt::format("--listen {}: the address is no IP address", options.listen));
+  const bool outside = options.backend_address.tls ||
+                       (options.embed_address.has_value() && options.embed_address->tls);
+  if (outside || !options.backend_ca.empty()) {
+    auto trusted = toki::http::TlsContext::client(options.backend_ca);
+    if (!trusted) {
+      return bad("--backend-ca: " + trusted.error().detail);
+    }
+    options.backend_tls = std::move(*trusted);
   }
-  options.listen_port = static_cast<std::uint16_t>(number);
   return toki::Done{};
 }
 
@@ -100,11 +111,12 @@ Status read_access(Options& options) {
     return keys.error();
   }
   options.keys = std::move(*keys);
-  if (!options.keys.any() && !options.allow_open && !is_loopback(options.listen_host)) {
+  const auto open = std::find_if(options.listen_at.begin(), options.listen_at.end(), reachable);
+  if (!options.keys.any() && !options.allow_open && open != options.listen_at.end()) {
     return bad(
         fmt::format("--listen {}: other machines can reach this, so API keys are needed "
                     "(--api-keys FILE), or --allow-open, which lets everybody in",
-                    options.listen));
+                    open->name()));
   }
   if (!options.keys.any() &&
       (options.share_tenants || options.tenant_requests > 0 || options.tenant_rate > 0)) {
@@ -151,7 +163,7 @@ Status check(Options& options) {
   if (!options.exact && options.exact_batch > 0) {
     return bad("--exact-batch means something with --exact only");
   }
-  if (auto status = read_listen(options); !status) {
+  if (auto status = read_listeners(options); !status) {
     return status;
   }
   auto address = toki::http::parse_url(options.backend);
@@ -166,6 +178,14 @@ Status check(Options& options) {
     }
     options.embed_address = std::move(*embedder);
   }
+  if (auto status = read_certificates(options); !status) {
+    return status;
+  }
+  auto cors = Cors::allowing(options.cors_origin);
+  if (!cors) {
+    return bad("--cors-origin: " + cors.error().detail);
+  }
+  options.cors = std::move(*cors);
   if (auto status = read_key(options); !status) {
     return status;
   }
@@ -181,8 +201,20 @@ void add_options(CLI::App& app, Options& o) {
                "only look whether all settings hold, and print them as a TOML file");
   const CLI::Range ms(std::int64_t{0}, std::int64_t{7} * 24 * 3600 * 1000);
   const CLI::Range positive_ms(std::int64_t{1}, std::int64_t{7} * 24 * 3600 * 1000);
-  app.add_option("--listen", o.listen, "ADDRESS:PORT to listen on; port 0 takes any free one");
-  app.add_option("--backend", o.backend, "llama-server, http://HOST:PORT");
+  app.add_option("--listen", o.listen,
+                 "ADDRESS:PORT to listen on, port 0 takes any free one, or unix:/PATH of a socket "
+                 "(may be given several times)")
+      ->allow_extra_args(false);
+  app.add_option("--socket-mode", o.socket_mode,
+                 "mode of such a socket: 0600 its owner's, 0660 its group's too, 0666 everybody's");
+  app.add_option("--tls-cert", o.tls_cert,
+                 "PEM file with the certificate (and its chain) for clients that connect over TCP; "
+                 "then they must use https");
+  app.add_option("--tls-key", o.tls_key, "PEM file with its key");
+  app.add_option("--backend", o.backend,
+                 "llama-server: http://HOST:PORT, https://HOST:PORT or unix:/PATH");
+  app.add_option("--backend-ca", o.backend_ca,
+                 "PEM file with the authorities to trust behind https, instead of the system's");
   app.add_option(
       "--data-dir", o.data_dir,
       "where toki keeps its state (default: $XDG_STATE_HOME/toki, else ~/.local/state/toki)");
@@ -214,6 +246,10 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--backend-key-file", o.backend_key_file,
                  "file with llama-server's API key (or environment TOKID_BACKEND_KEY); without one "
                  "the client's own is passed on");
+  app.add_option("--cors-origin", o.cors_origin,
+                 "web pages of this origin (SCHEME://HOST[:PORT], or * for all) may use tokid from "
+                 "a browser (may be given several times)")
+      ->allow_extra_args(false);
   app.add_option("--max-body-mib", o.max_body_mib, "largest request body in MiB")
       ->check(CLI::Range(1, 65536));
   app.add_option("--max-connections", o.max_connections, "most client connections")
@@ -337,6 +373,10 @@ std::string_view hint(const CLI::ParseError& error) {
 }
 
 }  // namespace
+
+bool reachable(const ListenAddress& address) {
+  return address.path.empty() && !is_loopback(address.host);
+}
 
 Parsed parse_options(int argc, char** argv) {
   Parsed parsed;

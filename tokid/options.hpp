@@ -7,6 +7,7 @@
 #include <toki/http/backend_monitor.hpp>
 #include <toki/http/llama_server_backend.hpp>
 #include <toki/http/proxy.hpp>
+#include <toki/http/tls.hpp>
 #include <toki/http/upstream.hpp>
 #include <toki/result.hpp>
 
@@ -16,16 +17,23 @@
 #include <string>
 #include <vector>
 
+#include "cors.hpp"
 #include "keys.hpp"
+#include "listener.hpp"
 
 namespace tokid {
 
 struct Options {
   std::string config;
   bool check_config = false;
-  std::string listen = "127.0.0.1:9090";
+  std::vector<std::string> listen{"127.0.0.1:9090"};
+  std::string socket_mode = "0600";
+  std::string tls_cert;
+  std::string tls_key;
   std::string backend = "http://127.0.0.1:8080";
   bool backend_given = false;
+  std::string backend_ca;
+  std::vector<std::string> cors_origin;
   std::string data_dir;
   std::string slot_dir;
   std::size_t kv_gib = 32;
@@ -73,8 +81,10 @@ struct Options {
   std::vector<std::string> server;  // what stands after `--`
 
   // Filled by parse_options.
-  std::string listen_host;
-  std::uint16_t listen_port = 0;
+  std::vector<ListenAddress> listen_at;
+  toki::http::TlsContext tls;  // for clients; none: they connect in plain
+  Cors cors;
+  toki::http::TlsContext backend_tls;  // whom to trust behind https
   toki::http::Address backend_address;
   std::string backend_key;
   Keys keys;
@@ -89,6 +99,9 @@ struct Parsed {
   int exit_code = 0;
   std::string text;
 };
+
+/// Whether other machines can connect there.
+bool reachable(const ListenAddress& address);
 
 Parsed parse_options(int argc, char** argv);
 

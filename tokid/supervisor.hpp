@@ -32,8 +32,9 @@ toki::Result<ServerCommand> complete_command(std::vector<std::string> words,
 
 class Supervisor {
  public:
+  /// `socket`: the Unix socket that it will listen on; empty: none.
   Supervisor(boost::asio::any_io_executor executor, std::vector<std::string> words,
-             toki::LogSink log);
+             std::string socket, toki::LogSink log);
 
   toki::Status start();
   /// Waits for the child and starts it again, 1 to 30 s after it died; until stop().
@@ -47,6 +48,7 @@ class Supervisor {
   bool reap();
 
   std::vector<std::string> words_;
+  std::string socket_;
   toki::LogSink log_;
   boost::asio::signal_set child_ended_;
   boost::asio::steady_timer timer_;

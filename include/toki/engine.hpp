@@ -102,10 +102,14 @@ struct Query {
   bool followed = false;                 ///< others wait that share its beginning
   const Embedding* embedding = nullptr;  ///< of the prompt, where wants_embedding(); null: no
                                          ///< search by similarity
+  std::optional<Reason> bypass{};        ///< set: toki has no say, for this reason
+  /// The request cannot name its slot: the backend takes the idle one that shares most of the prompt,
+  /// where that is more than a tenth of it, else the one that it used longest ago. A step makes that
+  /// the ticket's own; see Ticket::wants_proof().
+  bool unnamed = false;
   bool alone = false;  ///< the backend cannot be told what to reuse: it begins when every slot is
                        ///< idle, and those that hold something of other scopes are erased for it
-  std::optional<Reason> bypass{};  ///< set: toki has no say, for this reason
-  std::uint32_t sequences = 1;     ///< how many slots the request will take in the backend
+  std::uint32_t sequences = 1;  ///< how many slots the request will take in the backend
   std::optional<std::uint32_t>
       slot{};  ///< the client's own choice, already checked against slots()
   std::chrono::milliseconds waited{0};  ///< how long the caller has waited already
@@ -171,6 +175,9 @@ struct Outcome {
   bool truncated =
       false;  ///< the backend dropped part of the prompt: what the slot holds is not known
   TokenSpan generated{};  ///< their ids, when all are known
+  std::optional<std::uint64_t>
+      held{};  ///< tokens in the ticket's slot now, as the backend says; asked
+               ///< where Ticket::wants_proof()
 };
 
 /// What finish() made of it, for the log and the headers.
@@ -180,8 +187,9 @@ struct Account {
   std::uint64_t reused = 0;
   bool tokenization_mismatch = false;
   bool integrity_fault = false;
-  bool restore_failed = false;   ///< less than half of what was restored was then reused
-  std::uint64_t prompt = 0;      ///< the id under which it is remembered; 0: it is not
+  bool restore_failed = false;  ///< less than half of what was restored was then reused
+  bool elsewhere = false;    ///< Query::unnamed: it is not certain that the slot was the ticket's
+  std::uint64_t prompt = 0;  ///< the id under which it is remembered; 0: it is not
   bool wants_embedding = false;  ///< it is remembered without a model's embedding
 };
 
@@ -212,7 +220,7 @@ class TOKI_EXPORT Ticket {
 
   /// What to do next before the request is sent; null: nothing any more. Valid until step_done().
   /// Once it is sent nothing is begun any more.
-  const Step* next_step() noexcept;
+  const Step* next_step();
   /// The restore behind a save of the same slot, when the caller begins both, in this order, before
   /// either is done; their reports come one by one all the same. Null: there is none. Valid until it
   /// is reported.
@@ -224,8 +232,8 @@ class TOKI_EXPORT Ticket {
   /// restore is reported as overtaken.
   /// REQUIRES: next_step() gave a step that is not done.
   bool may_send_behind() const noexcept;
-  /// How long after one call the next is made, so that the backend reads them in this order: 5 to
-  /// 40 ms, by how that went.
+  /// How long after one call the next is made, so that the backend reads them in this order: 10 to
+  /// 80 ms, by how that went.
   std::chrono::milliseconds apart() const noexcept;
   /// To be called once, by any thread and after the ticket's end too, when the store is done with
   /// the save that next_step() gave.
@@ -243,6 +251,10 @@ class TOKI_EXPORT Ticket {
   /// For tickets without a slot: these slots are the ones it works in; the others are free again.
   void settle(std::span<const std::uint32_t> in_use);
   bool settled() const noexcept;
+  /// Query::unnamed: that so many tokens were reused does not tell alone that the request ran in the
+  /// ticket's slot. Outcome::held may tell it; where nothing does, what idle slots hold is not known
+  /// any more.
+  bool wants_proof(std::optional<std::uint64_t> cached_tokens) const noexcept;
   /// How many of these slots the ticket holds.
   std::size_t claimed_among(std::span<const std::uint32_t> slots) const noexcept;
 
