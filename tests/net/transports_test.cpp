@@ -1,6 +1,7 @@
 // TCP, Unix sockets and TLS, towards clients and towards the server: the same behaviour on each.
 #include <filesystem>
 #include <fstream>
+#include <signal.h>
 #include <sys/stat.h>
 
 #include "certificate.hpp"
