@@ -98,6 +98,13 @@ asio::awaitable<void> BackendMonitor::look() {
   } const done{looking_};
 
   const Health health = co_await backend_.async_health();
+  // Nothing else tells whoever set it up what is wrong with a certificate.
+  if (upstream_.tls_failure() != tls_failure_) {
+    tls_failure_ = upstream_.tls_failure();
+    if (!tls_failure_.empty()) {
+      say(LogLevel::error, tls_failure_);
+    }
+  }
   if (health == Health::silent) {
     co_return;  // busy, perhaps: no reason to give up what it holds
   }

@@ -109,6 +109,7 @@ class TOKI_EXPORT BackendMonitor {
   std::string props_identity_;  // of /props alone: what each look can compare
   std::string start_marker_;
   std::string states_why_;
+  std::string tls_failure_;  // told last
   std::chrono::steady_clock::time_point asked_slots_{};
   bool several_models_ = false;
   bool was_away_ = false;
