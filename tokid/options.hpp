@@ -18,12 +18,22 @@
 
 namespace tokid {
 
+/// How --backend is called beside those of --model.
+inline constexpr const char* kDefaultBackend = "default";
+
+/// One llama-server and the models that requests name to reach it.
+struct NamedBackend {
+  std::vector<std::string> names;  ///< none: --backend, for every model that no other has
+  toki::http::Address address;
+};
+
 struct Options {
   std::string config;
   bool check_config = false;
   std::string listen = "127.0.0.1:9090";
   std::string backend = "http://127.0.0.1:8080";
   bool backend_given = false;
+  std::vector<std::string> model;
   std::string data_dir;
   std::string slot_dir;
   std::size_t kv_gib = 32;
@@ -60,12 +70,14 @@ struct Options {
   bool exact = false;
   std::uint64_t exact_batch = 0;
   std::string log_level = "info";
+  std::string log_format = "text";
   std::vector<std::string> server;  // what stands after `--`
 
   // Filled by parse_options.
   std::string listen_host;
   std::uint16_t listen_port = 0;
   toki::http::Address backend_address;
+  std::vector<NamedBackend> backends;  // of --model, --backend first; none without --model
   std::string backend_key;
   std::optional<toki::http::Address> embed_address;
 };

@@ -1,5 +1,7 @@
 #include "server.hpp"
 
+#include <toki/http/generation_request.hpp>
+
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/address.hpp>
@@ -97,17 +99,8 @@ struct Server::Session {
   bool busy = false;
 };
 
-Server::Server(asio::any_io_executor executor, toki::http::Proxy& proxy, toki::Engine& engine,
-               Operations& operations, const toki::http::BackendMonitor& monitor,
-               ServerLimits limits, std::function<toki::Stats()> stats)
-    : acceptor_(executor),
-      proxy_(proxy),
-      engine_(engine),
-      operations_(operations),
-      monitor_(monitor),
-      limits_(limits),
-      stats_(std::move(stats)),
-      tasks_(std::move(executor)) {}
+Server::Server(asio::any_io_executor executor, Services& services, ServerLimits limits)
+    : acceptor_(executor), services_(services), limits_(limits), tasks_(std::move(executor)) {}
 
 toki::Result<std::uint16_t> Server::listen(const std::string& host, std::uint16_t port) {
   beast::error_code ec;
@@ -164,24 +157,57 @@ asio::awaitable<void> Server::serve(tcp::socket socket, asio::cancellation_signa
   }
 }
 
+Page Server::page_of(Service& service, const toki::http::ClientRequest& request, bool only) const {
+  auto pages = services_.pages();
+  std::size_t chosen = 0;
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    chosen = services_.all()[i].get() == &service ? i : chosen;
+    pages[i].stats = [this, of = std::move(pages[i].stats)] {
+      toki::Stats all = of();
+      all.connections = sessions_.size();
+      return all;
+    };
+  }
+  return own_page(request.method, request.target, pages, chosen, only);
+}
+
 asio::awaitable<void> Server::answer_request(Session& session,
                                              const toki::http::ClientRequest& request,
                                              AnswerWriter& answer) {
-  const auto stats = [this] {
-    toki::Stats all = stats_();
-    all.connections = sessions_.size();
-    return all;
-  };
+  const auto chosen = services_.choose(request);
+  if (const auto* unknown = std::get_if<HttpError>(&chosen)) {
+    co_await answer.error(*unknown);
+    co_return;
+  }
+  const bool reads = request.method == "GET" || request.method == "HEAD";
+  const std::string path =
+      services_.named() && reads ? toki::http::decoded_path(request.target) : std::string();
+  if (path == "/v1/models" || path == "/models") {
+    const auto key = request.fields->find(field::authorization);
+    const Page page = co_await services_.models(key == request.fields->end() ? std::string_view()
+                                                                             : view(key->value()));
+    co_await answer.whole(page.status, page.content_type, page.body);
+    co_return;
+  }
+  co_await serve_by(*std::get<Service*>(chosen), session, request, answer);
+}
+
+asio::awaitable<void> Server::serve_by(Service& service, Session& session,
+                                       const toki::http::ClientRequest& given,
+                                       AnswerWriter& answer) {
+  toki::http::ClientRequest request = given;
+  const OwnCall call = own_call(request.method, request.target);
+  const bool only = call != OwnCall::none && !query_value(request.target, "backend").empty();
+  const std::string target = only ? without_field(request.target, "backend") : std::string();
+  request.target = only ? std::string_view(target) : request.target;
   std::optional<Page> page;
-  switch (own_call(request.method, request.target)) {
-    case OwnCall::none: co_await proxy_.serve(request, answer, session.watch); break;
-    case OwnCall::lookup: co_await proxy_.lookup(request, answer, session.watch); break;
-    case OwnCall::pins: co_await proxy_.pins(request, answer, session.watch); break;
-    case OwnCall::flush: page = co_await operations_.flush(request.target); break;
-    case OwnCall::forget: page = co_await operations_.forget(request.target); break;
-    case OwnCall::page:
-      page = own_page(request.method, request.target, engine_, operations_, stats, monitor_);
-      break;
+  switch (call) {
+    case OwnCall::none: co_await service.proxy.serve(request, answer, session.watch); break;
+    case OwnCall::lookup: co_await service.proxy.lookup(request, answer, session.watch); break;
+    case OwnCall::pins: co_await service.proxy.pins(request, answer, session.watch); break;
+    case OwnCall::flush: page = co_await service.operations.flush(request.target); break;
+    case OwnCall::forget: page = co_await service.operations.forget(request.target); break;
+    case OwnCall::page: page = page_of(service, request, only); break;
   }
   if (page) {
     answer.headers = page->headers;
@@ -203,6 +229,8 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   const bool http10 = head.version() == 10;
   AnswerWriter answer(stream, http10, !ec && parser.keep_alive() && !draining_,
                       head.method() == beast::http::verb::head);
+  const std::string id = ids_.id_of(head);
+  answer.request_id = id;
   std::optional<HttpError> refused = ec ? refusal(ec, limits_.max_body) : std::nullopt;
   if (!ec && ambiguous_length(parser)) {
     refused = {.status = 400,
@@ -244,7 +272,8 @@ asio::awaitable<bool> Server::one_request(Session& session) {
       .target = view(head.target()),
       .fields = parser.chunked() ? &fields : &head,
       .body = head.body(),
-      .has_body = parser.chunked() || parser.content_length().has_value()};
+      .has_body = parser.chunked() || parser.content_length().has_value(),
+      .id = id};
   co_await answer_request(session, request, answer);
   if (answer.broken_off()) {
     // Not even a client that reads up to the end of the connection may take it as whole.

@@ -1,8 +1,6 @@
 // The listener: connections in, requests to the proxy or to tokid's own pages.
 #pragma once
 
-#include <toki/engine.hpp>
-#include <toki/http/backend_monitor.hpp>
 #include <toki/http/proxy.hpp>
 #include <toki/http/task_group.hpp>
 #include <toki/result.hpp>
@@ -13,11 +11,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <list>
 #include <string>
 
-#include "operations.hpp"
+#include "request_ids.hpp"
+#include "services.hpp"
 
 namespace tokid {
 
@@ -28,9 +26,7 @@ struct ServerLimits {
 
 class Server {
  public:
-  Server(boost::asio::any_io_executor executor, toki::http::Proxy& proxy, toki::Engine& engine,
-         Operations& operations, const toki::http::BackendMonitor& monitor, ServerLimits limits,
-         std::function<toki::Stats()> stats);
+  Server(boost::asio::any_io_executor executor, Services& services, ServerLimits limits);
 
   /// For requests that come from now on.
   void set_limits(const ServerLimits& limits) { limits_ = limits; }
@@ -49,14 +45,15 @@ class Server {
   boost::asio::awaitable<void> answer_request(Session& session,
                                               const toki::http::ClientRequest& request,
                                               toki::http::AnswerWriter& answer);
+  boost::asio::awaitable<void> serve_by(Service& service, Session& session,
+                                        const toki::http::ClientRequest& request,
+                                        toki::http::AnswerWriter& answer);
+  Page page_of(Service& service, const toki::http::ClientRequest& request, bool only) const;
 
   boost::asio::ip::tcp::acceptor acceptor_;
-  toki::http::Proxy& proxy_;
-  toki::Engine& engine_;
-  Operations& operations_;
-  const toki::http::BackendMonitor& monitor_;
+  Services& services_;
   ServerLimits limits_;
-  std::function<toki::Stats()> stats_;
+  RequestIds ids_;
   std::list<Session*> sessions_;
   toki::http::TaskGroup tasks_;
   bool draining_ = false;

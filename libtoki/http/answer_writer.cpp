@@ -107,6 +107,9 @@ asio::awaitable<void> AnswerWriter::head(unsigned status, std::string_view reaso
   }
   std::string text =
       fmt::format(FMT_COMPILE("HTTP/1.1 {} {}\r\n{}{}"), status, reason, lines, headers);
+  if (!request_id.empty()) {
+    text.append("x-request-id: ").append(request_id).append("\r\n");
+  }
   if (length) {
     text += fmt::format(FMT_COMPILE("Content-Length: {}\r\n"), *length);
   } else if (!no_body && http10_) {

@@ -274,7 +274,8 @@ asio::awaitable<void> Proxy::Flow::send() {
                        .body = pieces,
                        .has_body = true,
                        .identity = true,
-                       .progress_limit = proxy.options_.progress_limit};
+                       .progress_limit = proxy.options_.progress_limit,
+                       .id = request.id};
   AnswerText text(wanted.stream ? AnswerKind::sse : AnswerKind::json);
   Audit* const audit = proxy.options_.audit;
   const bool audited = audit != nullptr && body != nullptr && audit->may_repeat(wanted, *body);
@@ -392,7 +393,8 @@ asio::awaitable<void> Proxy::pass(const ClientRequest& request, AnswerWriter& an
                              .body = body,
                              .has_body = request.has_body,
                              .identity = false,
-                             .progress_limit = options_.progress_limit};
+                             .progress_limit = options_.progress_limit,
+                             .id = request.id};
   RelayResult result;
   auto work = relay(upstream_, relayed, answer, result);
   const bool ended = co_await to_its_end(std::move(work), answer, client);
@@ -415,7 +417,8 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
                                    ClientWatch& client) {
   const Time started = std::chrono::steady_clock::now();
   const bool plain = request.target.starts_with('/');  // an absolute form may hold a password
-  RequestReport report{.method = request.method,
+  RequestReport report{.id = request.id,
+                       .method = request.method,
                        .path = plain ? request.target.substr(0, request.target.find('?')) : "-",
                        .ending = "cancelled"};
   struct Teller {

@@ -56,6 +56,8 @@ class TOKI_EXPORT AnswerWriter {
 
   /// Header lines ("name: value\r\n") for whichever head is sent; only before it is.
   std::string headers;
+  /// Goes with every head as x-request-id; empty: none does.
+  std::string request_id;
 
   bool head_sent() const noexcept { return head_sent_; }
   bool body_begun() const noexcept { return body_begun_; }

@@ -89,6 +89,8 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   /// /slots add.
   boost::asio::awaitable<Result<BackendDescription>> async_props();
   boost::asio::awaitable<Result<BackendDescription>> async_describe();
+  /// Token ids there are, as the last description said; 0: it did not.
+  std::uint64_t vocabulary() const noexcept { return vocabulary_; }
   /// Per slot: is it working now? From /slots.
   boost::asio::awaitable<Result<std::vector<bool>>> async_working();
   /// The request's tokens. Media whose number differs from that of the markers in the rendered
@@ -157,6 +159,7 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   LlamaServerLimits limits_;
   std::string media_marker_ = "<__media__>";
   std::string model_alias_;  // named in slot actions: a server of several models wants it
+  std::uint64_t vocabulary_ = 0;
   bool chat_start_token_ = true;
   Embedder* embedder_;
   TokenCache token_cache_;
