@@ -143,6 +143,7 @@ struct StepReport {
   double ms = 0;               ///< that the backend took; 0: not known
   bool pending = false;  ///< save, where Step::later: the store still works on it; how that ends is
                          ///< told to Ticket::stored()
+  bool overtaken = false;  ///< save, restore: what was asked for behind it was done first
 };
 
 enum class Ending : std::uint8_t {
@@ -203,12 +204,22 @@ class TOKI_EXPORT Ticket {
   bool may_reuse() const noexcept;
 
   /// What to do next before the request is sent; null: nothing any more. Valid until step_done().
+  /// Once it is sent nothing is begun any more.
   const Step* next_step() noexcept;
   /// The restore behind a save of the same slot, when the caller begins both, in this order, before
   /// either is done; their reports come one by one all the same. Null: there is none. Valid until it
   /// is reported.
   /// REQUIRES: next_step() gave a step that is not done.
   const Step* begin_behind() noexcept;
+  /// Whether the request may be sent while the restore is under way that is the last step, apart()
+  /// after that was begun. A backend that works off what it is asked in the order of asking then
+  /// does both between the same two batches. Where the answer begins first all the same, the
+  /// restore is reported as overtaken.
+  /// REQUIRES: next_step() gave a step that is not done.
+  bool may_send_behind() const noexcept;
+  /// How long after one call the next is made, so that the backend reads them in this order: 10 to
+  /// 80 ms, by how that went.
+  std::chrono::milliseconds apart() const noexcept;
   /// To be called once, by any thread and after the ticket's end too, when the store is done with
   /// the save that next_step() gave.
   std::function<void(const Status&)> stored();

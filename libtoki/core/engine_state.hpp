@@ -65,6 +65,8 @@ struct Ticket::Impl {
   std::uint64_t restored = 0;           // tokens of it that a step put into the slot
   std::optional<std::uint64_t> prefilled_cached;  // the step's own word, before the request's
   bool lost_slot = false;  // a step was given up that the backend may still be at
+  bool spoilt = false;     // the request was sent behind a restore that failed
+  bool overtaken = false;  // its answer began before the restore was reported: perhaps without it
   std::chrono::steady_clock::time_point started;
 
   std::uint64_t pin = 0;                 // it only puts this pin into its slot
@@ -80,6 +82,10 @@ struct Found {
   std::uint64_t similar_gain = 0;
   bool searched_similar = false;
 };
+
+// Two calls so far apart are read in their order where threads get a core at once. Where they wait
+// for one it takes more: each call that overtook another doubles it, and calm brings it back.
+constexpr double kMinApartMs = 10, kMaxApartMs = 80, kCalm = 0.995;
 
 struct Engine::Impl {
   EngineOptions options;
@@ -100,6 +106,7 @@ struct Engine::Impl {
   StoreDoubt doubt;
   Pace save{.fixed = 5, .per_token = 0.02};  // until measured
   Pace restore{.fixed = 5, .per_token = 0.02};
+  double apart_ms = kMinApartMs;    // see Ticket::apart()
   std::uint32_t save_failures = 0;  // in a row
   std::chrono::steady_clock::time_point saves_paused_until{};
   struct Pending {  // saved, and not yet taken by the store
@@ -202,6 +209,8 @@ struct Engine::Impl {
   bool doubts(const Ticket::Impl& ticket, const Outcome& outcome) const;
   void prefilled(Ticket::Impl& ticket, const Step& step, const StepReport& report);
   void was_cut(Ticket::Impl& ticket, const Step& step, const StepReport& report);
+  void set_apart(bool overtaken);
+  void judge_overtaken(Ticket::Impl& ticket, const Outcome& outcome);
   void broken_off(Ticket::Impl& ticket);
   void release(Ticket::Impl& ticket);
   void settle_content(Ticket::Impl& ticket, const Outcome& outcome, const Account& account);

@@ -40,7 +40,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 // Below this many tokens neither the backend's own cache nor a restore can save what it costs.
-constexpr std::uint64_t kMinGain = 32;
+constexpr std::uint64_t kMinGain = 16;
 // How often two conversations in one slot are expected to take turns.
 constexpr double kTurns = 32;
 

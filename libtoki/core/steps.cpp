@@ -72,7 +72,7 @@ double Engine::Impl::lead_ms(const Query& query, const Plan& plan) const {
 // Others may begin with it too: somebody who does waits already; or others are at work, so that more
 // may come while it is computed, and most of it was never seen.
 bool Engine::Impl::leads(const Query& query, const Plan& plan) const {
-  const bool likely = pool.leased() > 1 && 2 * plan.predicted < query.tokens.size();
+  const bool likely = pool.leased() > 1 && 8 * plan.predicted < query.tokens.size();
   return (query.followed || likely) && may_lead(query) && lead_ms(query, plan) > 0;
 }
 
@@ -225,6 +225,7 @@ void Engine::Impl::restored(Ticket::Impl& ticket, const Step& step, StepReport r
     // A failed restore leaves the slot in a state that nobody knows.
     ++stats.restore_failures_total;
     pool.erase_before_use(slot);
+    ticket.spoilt = ticket.sent;
     if (report.error && report.error->code == Errc::timed_out) {
       // The backend may still be at it, so the slot gets no work before it says that it is idle.
       restores_paused_until = clock() + kPause;
@@ -233,13 +234,16 @@ void Engine::Impl::restored(Ticket::Impl& ticket, const Step& step, StepReport r
       ticket.lost_slot = true;
       return;
     }
-    ticket.steps.insert(ticket.steps.begin(), {.kind = Step::Kind::erase, .slot = step.slot});
-    ticket.common = ticket.common_limit = ticket.predicted = 0;
     ticket.source = Source::none;
+    ticket.common = ticket.predicted = 0;
+    if (!ticket.sent) {
+      ticket.steps.insert(ticket.steps.begin(), {.kind = Step::Kind::erase, .slot = step.slot});
+    }
+    ticket.common_limit = ticket.sent ? ticket.tokens.size() : 0;
     return;
   }
   ++stats.restores_total;
-  ticket.restored = report.reused;
+  ticket.overtaken = report.overtaken;
   stats.restored_tokens_total += report.reused;
   learn(restore, std::max<std::uint64_t>(report.reused, report.tokens.size() + report.unknown),
         report.ms);
@@ -282,6 +286,11 @@ void Engine::Impl::prefilled(Ticket::Impl& ticket, const Step& step, const StepR
   }
 }
 
+void Engine::Impl::set_apart(bool overtaken) {
+  apart_ms =
+      overtaken ? std::min(2 * apart_ms, kMaxApartMs) : std::max(kCalm * apart_ms, kMinApartMs);
+}
+
 void Engine::Impl::was_cut(Ticket::Impl& ticket, const Step& step, const StepReport& report) {
   const std::uint32_t slot = step.slot.index;
   if (report.error || report.reused + 1 != step.tokens.size()) {
@@ -295,6 +304,7 @@ void Engine::Impl::was_cut(Ticket::Impl& ticket, const Step& step, const StepRep
 
 void Engine::Impl::step_done(Ticket::Impl& ticket, const Step& step, StepReport report) {
   const bool failed = report.error.has_value();
+  set_apart(step.kind == Step::Kind::save && report.overtaken);
   switch (step.kind) {
     case Step::Kind::erase:
       if (report.error) {
@@ -412,7 +422,8 @@ Result<Ticket> Engine::begin_spare() {
 }
 
 const Step* Ticket::next_step() noexcept {
-  if (impl_->steps.empty()) {
+  const bool too_late = impl_->sent && !impl_->step_begun && !impl_->behind_begun;
+  if (impl_->steps.empty() || too_late) {
     return nullptr;
   }
   impl_->step_begun = true;
@@ -427,6 +438,19 @@ const Step* Ticket::begin_behind() noexcept {
   }
   impl_->behind_begun = true;
   return &steps[1];
+}
+
+bool Ticket::may_send_behind() const noexcept {
+  const auto& steps = impl_->steps;
+  const std::lock_guard lock(impl_->engine->mutex);
+  const bool last = steps.size() == (impl_->behind_begun ? 2 : 1);
+  return last && steps.back().kind == Step::Kind::restore && impl_->slot && impl_->pin == 0 &&
+         impl_->engine->abilities.cuts && !impl_->engine->exact();
+}
+
+std::chrono::milliseconds Ticket::apart() const noexcept {
+  const std::lock_guard lock(impl_->engine->mutex);
+  return std::chrono::milliseconds(static_cast<std::int64_t>(impl_->engine->apart_ms));
 }
 
 std::function<void(const Status&)> Ticket::stored() {

@@ -109,6 +109,19 @@ Account Engine::Impl::account(const Ticket::Impl& ticket, const Outcome& outcome
   return result;
 }
 
+// The request and the restore before it were answered in the wrong order. They were done in the right
+// one if what was restored was reused; else the state came upon the answer.
+void Engine::Impl::judge_overtaken(Ticket::Impl& ticket, const Outcome& outcome) {
+  if (!ticket.overtaken || outcome.cached_tokens.value_or(0) >= ticket.predicted) {
+    return;
+  }
+  set_apart(true);
+  ticket.spoilt = true;
+  ticket.restored = 0;
+  ticket.common_limit = ticket.tokens.size();
+  ticket.source = Source::none;
+}
+
 void Engine::Impl::judge_restore(const Ticket::Impl& ticket, const Account& account) {
   if (ticket.restored == 0 || account.cache_class == CacheClass::unreported) {
     return;
@@ -366,6 +379,7 @@ Account Ticket::finish(const Outcome& outcome) && {
   const Embedding hash = whole ? hash_embedding(ticket->tokens) : Embedding{};
   {
     const std::lock_guard lock(engine->mutex);
+    engine->judge_overtaken(*ticket, outcome);
     account = engine->account(*ticket, outcome);
     engine->count(*ticket, outcome, account);
     const bool current = ticket->epoch == engine->epoch;
@@ -374,6 +388,9 @@ Account Ticket::finish(const Outcome& outcome) && {
       engine->judge_restore(*ticket, account);
       doubt = engine->doubts(*ticket, outcome) ? engine->doubt : nullptr;
       engine->settle_content(*ticket, outcome, account);
+      if (ticket->spoilt || !ticket->steps.empty()) {
+        engine->pool.erase_before_use(*ticket->slot);
+      }
       if (whole && !account.tokenization_mismatch && !account.integrity_fault) {
         changes = engine->remember(*ticket, hash);
         const PromptRecord* kept = engine->known.find(changes.empty() ? 0 : changes[0].prompt.id);

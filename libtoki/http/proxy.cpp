@@ -126,6 +126,10 @@ std::string_view authorization_of(const ClientRequest& request) {
 
 }  // namespace
 
+// The restore that a request was sent behind never ended, or its backend was started again: it is
+// taken back, and sent anew.
+struct SentInVain {};
+
 // One generation on its way. Lives in serve()'s frame, so whatever ends serve() ends it too; a
 // ticket that is still here then is counted as cancelled and its slot keeps only what is certain.
 struct Proxy::Flow {
@@ -137,16 +141,22 @@ struct Proxy::Flow {
   const Body* body = nullptr;  // none: unreadable to us, passed on as it is
   std::optional<Ticket> ticket;
   bool sent = false;
+  bool sent_in_vain = false;
   Rendered rendered;
   std::vector<bool> old_work;  // slots that worked for others when this was sent
   RelayResult result;
+  std::optional<AnswerText> audited{};  // the answer, if it may be repeated
 
   asio::awaitable<void> run();
-  asio::awaitable<bool> take_ticket(const Query& query);
+  asio::awaitable<void> deliver(const Query& query);
+  asio::awaitable<void> run_steps_and_send();
+  asio::awaitable<void> run_to_departure(Departure& departure);
+  asio::awaitable<void> send_at(Departure& departure);
   asio::awaitable<Result<Rendered>> render();
   asio::awaitable<void> refuse(const Error& error);
   asio::awaitable<void> send();
   asio::awaitable<void> relay_found(const RelayRequest& relayed);
+  void conclude();
   void settle(bool client_left);
   void offer_audit(const AnswerText& text);
 };
@@ -219,14 +229,12 @@ asio::awaitable<void> Proxy::Flow::run() {
     embedding = co_await proxy.embeddings_.for_search(rendered.text, query.tokens);
     query.embedding = embedding.kind == EmbeddingKind::none ? nullptr : &embedding;
   }
-  if (co_await take_ticket(query)) {
-    co_await send();
-  }
+  co_await deliver(query);
 }
 
-// A ticket whose steps are done. When the backend was started again meanwhile it means nothing any
-// more, and another is taken.
-asio::awaitable<bool> Proxy::Flow::take_ticket(const Query& query) {
+// With a ticket. When the backend was started again before the request was sent, that means nothing
+// any more, and another is taken.
+asio::awaitable<void> Proxy::Flow::deliver(const Query& query) {
   const Time queued = std::chrono::steady_clock::now();
   answer.headers = "x-toki-cache: queued\r\n";
   for (;;) {
@@ -235,18 +243,59 @@ asio::awaitable<bool> Proxy::Flow::take_ticket(const Query& query) {
     if (!admitted) {
       answer.headers.clear();
       co_await refuse(admitted.error());
-      co_return false;
+      co_return;
     }
     ticket.emplace(std::move(*admitted));
-    co_await run_steps(*ticket, proxy.backend_, proxy.options_.store);
+    if (ticket->next_step() == nullptr) {
+      co_await send();
+    } else {
+      co_await run_steps_and_send();
+    }
     if (!ticket->trouble().empty()) {
       report.error = ticket->trouble();
     }
-    if (ticket->current()) {
-      co_return true;
+    if (sent) {
+      conclude();
+      co_return;
     }
     std::move(*ticket).dismiss({}, SlotContent::unknown);
     ticket.reset();
+  }
+}
+
+asio::awaitable<void> Proxy::Flow::run_steps_and_send() {
+  using namespace asio::experimental::awaitable_operators;
+  const auto executor = co_await asio::this_coro::executor;
+  Departure departure(executor, *ticket, result.answer_begun);
+  auto steps = run_to_departure(departure);
+  auto sending = send_at(departure);
+  try {
+    co_await (std::move(steps) && std::move(sending));
+  } catch (const SentInVain&) {
+    sent = false;
+    result = {};
+  }
+}
+
+asio::awaitable<void> Proxy::Flow::run_to_departure(Departure& departure) {
+  co_await run_steps(*ticket, proxy.backend_, proxy.options_.store, &departure);
+  if (sent && !result.answer_begun && !ticket->current()) {
+    sent_in_vain = true;
+    throw SentInVain{};
+  }
+}
+
+asio::awaitable<void> Proxy::Flow::send_at(Departure& departure) {
+  co_await departure.wait();
+  if (!ticket->current()) {
+    co_return;
+  }
+  try {
+    co_await send();
+  } catch (const boost::system::system_error&) {
+    if (!std::exchange(sent_in_vain, false)) {
+      throw;
+    }
   }
 }
 
@@ -276,11 +325,10 @@ asio::awaitable<void> Proxy::Flow::send() {
                        .identity = true,
                        .progress_limit = proxy.options_.progress_limit,
                        .id = request.id};
-  AnswerText text(wanted.stream ? AnswerKind::sse : AnswerKind::json);
   Audit* const audit = proxy.options_.audit;
-  const bool audited = audit != nullptr && body != nullptr && audit->may_repeat(wanted, *body);
-  if (audited && audit->due()) {
-    relayed.text = &text;
+  if (audit != nullptr && body != nullptr && audit->may_repeat(wanted, *body)) {
+    audited.emplace(wanted.stream ? AnswerKind::sse : AnswerKind::json);
+    relayed.text = audit->due() ? &*audited : nullptr;
   }
   if (!ticket->settled()) {
     old_work = (co_await proxy.backend_.async_working()).value_or({});
@@ -288,11 +336,14 @@ asio::awaitable<void> Proxy::Flow::send() {
   ticket->sent();
   sent = true;
   co_await relay_found(relayed);
+}
+
+void Proxy::Flow::conclude() {
   settle(false);
   if (audited && report.cache_class == to_string(CacheClass::hit) &&
       report.ending == to_string(Ending::completed)) {
-    text.finish();
-    offer_audit(text);
+    audited->finish();
+    offer_audit(*audited);
   }
 }
 
