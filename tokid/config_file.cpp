@@ -150,6 +150,13 @@ bool is_number(std::string_view text) {
   return digits(whole) && digits(part) && (whole.size() == 1 || whole[0] != '0');
 }
 
+// That of a list has one value or none.
+std::string default_of(const CLI::Option& option) {
+  const std::string text = option.get_default_str();
+  const bool list = option.get_items_expected_max() > 1 && text.size() >= 2;
+  return list ? text.substr(1, text.size() - 2) : text;
+}
+
 // A number that is written otherwise is read from a string as well.
 std::string toml_value(const CLI::Option& option, const std::string& value) {
   const std::string type = option.get_type_name();
@@ -234,11 +241,11 @@ std::string write_config(const CLI::App& app, const std::vector<std::string>& se
   std::string text;
   for (const CLI::Option* option : settings(app)) {
     const auto given = option->results();
+    const std::string otherwise = default_of(*option);
     const std::string value =
-        option->get_items_expected_max() > 1 ? (given.empty() ? "" : list(given))
-        : !given.empty()                     ? toml_value(*option, given.back())
-        : option->get_default_str().empty()  ? ""
-                                             : toml_value(*option, option->get_default_str());
+        given.empty() ? (otherwise.empty() ? "" : toml_value(*option, otherwise))
+        : option->get_items_expected_max() > 1 ? list(given)
+                                               : toml_value(*option, given.back());
     text += value.empty() ? fmt::format("# {} =\n", option->get_lnames()[0])
                           : fmt::format("{} = {}\n", option->get_lnames()[0], value);
   }

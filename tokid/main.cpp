@@ -55,6 +55,8 @@ struct Daemon {
   void reload(const Options& o) {
     spdlog::set_level(spdlog::level::from_str(o.log_level));
     server.set_limits(server_limits(o));
+    server.set_tls(o.tls);
+    server.set_cors(o.cors);
     for (const auto& service : services.all()) {
       service->reload(o);
     }
@@ -126,7 +128,7 @@ asio::awaitable<void> supervise(Daemon& daemon) {
 
 // Until the backends were looked at once, connections wait in the kernel: after a restart of tokid
 // nobody is told that they are down.
-asio::awaitable<void> accept(asio::io_context& io, Daemon& daemon) {
+asio::awaitable<void> start_serving(asio::io_context& io, Daemon& daemon) {
   asio::steady_timer pause(io);
   const auto& all = daemon.services.all();
   const auto serving = [](const auto& service) { return service->monitor.serving(); };
@@ -136,7 +138,7 @@ asio::awaitable<void> accept(asio::io_context& io, Daemon& daemon) {
     pause.expires_after(Millis(5));
     co_await pause.async_wait(asio::use_awaitable);
   }
-  co_await daemon.server.accept();
+  daemon.server.start();
 }
 
 // SIGHUP: the settings are read again, all of them or none.
@@ -263,18 +265,35 @@ toki::Status open_services(asio::io_context& io, Daemon& daemon,
   return toki::Done{};
 }
 
-void say_where(const Options& options, std::uint16_t port, const Services& services) {
-  const bool v6 = options.listen_host.find(':') != std::string::npos;
-  fmt::print("tokid listening on http://{}:{}\n",
-             v6 ? "[" + options.listen_host + "]" : options.listen_host, port);
+toki::Result<std::vector<std::string>> listen_everywhere(Daemon& daemon) {
+  const Options& options = daemon.options;
+  std::vector<std::string> places;
+  daemon.server.set_tls(options.tls);
+  daemon.server.set_cors(options.cors);
+  for (const ListenAddress& wanted : options.listen_at) {
+    const auto address = daemon.server.listen(wanted);
+    if (!address) {
+      return address.error();
+    }
+    const std::string scheme = !address->path.empty() ? "" : options.tls ? "https://" : "http://";
+    places.push_back(scheme + address->name());
+  }
+  return places;
+}
+
+void say_where(const Options& options, const std::vector<std::string>& places,
+               const Services& services) {
+  for (const std::string& place : places) {
+    fmt::print("tokid listening on {}\n", place);
+  }
   std::fflush(stdout);
   std::vector<std::string> backends;
   for (const auto& service : services.all()) {
     backends.push_back(service->name() + (service->name().empty() ? "" : "=") +
-                       service->address().authority());
+                       service->address().name());
   }
-  spdlog::info("tokid {} on {}:{}, backend {}, state in {}", toki::version(), options.listen_host,
-               port, fmt::join(backends, ", "), options.data_dir);
+  spdlog::info("tokid {} on {}, backend {}, state in {}", toki::version(), fmt::join(places, ", "),
+               fmt::join(backends, ", "), options.data_dir);
 }
 
 int run(Options options, int argc, char** argv, const std::string& settings) {
@@ -298,27 +317,27 @@ int run(Options options, int argc, char** argv, const std::string& settings) {
   if (const auto opened = open_services(io, daemon, *command); !opened) {
     return fail(opened.error());
   }
-  const auto port = daemon.server.listen(options.listen_host, options.listen_port);
-  if (!port) {
-    return fail(port.error());
+  const auto places = listen_everywhere(daemon);
+  if (!places) {
+    return fail(places.error());
   }
   if (*command) {
     const Service& service = *daemon.services.all()[0];
     daemon.child = std::make_unique<Supervisor>(
-        io.get_executor(), (*command)->words,
+        io.get_executor(), (*command)->words, (*command)->address.path,
         [&service] { return !service.monitor.identity().empty(); }, log_line);
     if (const auto status = daemon.child->start(); !status) {
       return fail(status.error());
     }
     daemon.tasks.spawn(supervise(daemon));
   }
-  say_where(options, *port, daemon.services);
+  say_where(options, *places, daemon.services);
   asio::co_spawn(io, stop_on_signal(daemon), asio::detached);
   daemon.tasks.spawn(reload_on_signal(io, daemon, argc, argv, settings));
   for (const auto& service : daemon.services.all()) {
     service->run(daemon.tasks);
   }
-  daemon.tasks.spawn(accept(io, daemon));
+  daemon.tasks.spawn(start_serving(io, daemon));
   io.run();
   return daemon.exit_code;
 }

@@ -3,7 +3,6 @@
 #include <toki/version.hpp>
 
 #include <CLI/CLI.hpp>
-#include <boost/asio/ip/address.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,9 +23,10 @@ namespace {
 namespace fs = std::filesystem;
 
 // What SIGHUP changes in a tokid that runs (Daemon::reload).
-constexpr std::array<std::string_view, 8> kReloadable{
+constexpr std::array<std::string_view, 11> kReloadable{
     "log-level",     "max-body-mib", "max-connections", "queue-length",
-    "queue-wait-ms", "slot-wait-ms", "lead-wait-ms",    "drop-volatile-line"};
+    "queue-wait-ms", "slot-wait-ms", "lead-wait-ms",    "drop-volatile-line",
+    "tls-cert",      "tls-key",      "cors-origin"};
 
 using toki::Errc;
 using toki::Error;
@@ -36,33 +36,47 @@ Error bad(std::string message) {
   return {Errc::invalid_argument, std::move(message)};
 }
 
-// "ADDR:PORT", "[ADDR]:PORT".
-Status read_listen(Options& options) {
-  const auto colon = options.listen.rfind(':');
-  if (colon == std::string::npos) {
-    return bad(fmt::format("--listen {}: expected ADDRESS:PORT", options.listen));
+Status read_listeners(Options& options) {
+  const std::string& mode = options.socket_mode;
+  unsigned bits = 0;
+  const auto [end, ec] = std::from_chars(mode.data(), mode.data() + mode.size(), bits, 8);
+  if (ec != std::errc{} || end != mode.data() + mode.size() || bits > 0777) {
+    return bad(fmt::format("--socket-mode {}: expected octal digits, 0600 to 0777", mode));
   }
-  std::string host = options.listen.substr(0, colon);
-  if (host.empty()) {
-    return bad(fmt::format("--listen {}: the address is missing", options.listen));
+  for (const std::string& text : options.listen) {
+    auto address = read_listen(text);
+    if (!address) {
+      return std::move(address).error();
+    }
+    address->mode = bits | 0600;
+    options.listen_at.push_back(std::move(*address));
   }
-  const std::string port = options.listen.substr(colon + 1);
-  unsigned number = 0;
-  const auto [end, ec] = std::from_chars(port.data(), port.data() + port.size(), number);
-  if (port.empty() || ec != std::errc{} || end != port.data() + port.size() || number > 65535) {
-    return bad(
-        fmt::format("--listen {}: the port is not a number from 0 to 65535", options.listen));
+  return toki::Done{};
+}
+
+Status read_certificates(Options& options) {
+  if (options.tls_cert.empty() != options.tls_key.empty()) {
+    return bad("--tls-cert and --tls-key belong together");
   }
-  if (host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
+  if (!options.tls_cert.empty()) {
+    auto tls = toki::http::TlsContext::server(options.tls_cert, options.tls_key);
+    if (!tls) {
+      return bad("--tls-cert, --tls-key: " + tls.error().detail);
+    }
+    options.tls = std::move(*tls);
   }
-  options.listen_host = host == "localhost" ? "127.0.0.1" : host;
-  boost::system::error_code wrong;
-  boost::asio::ip::make_address(options.listen_host, wrong);
-  if (wrong) {
-    return bad(fmt::format("--listen {}: the address is no IP address", options.listen));
+  const auto& named = options.backends;
+  const bool outside = options.backend_address.tls ||
+                       std::any_of(named.begin(), named.end(),
+                                   [](const NamedBackend& one) { return one.address.tls; }) ||
+                       (options.embed_address.has_value() && options.embed_address->tls);
+  if (outside || !options.backend_ca.empty()) {
+    auto trusted = toki::http::TlsContext::client(options.backend_ca);
+    if (!trusted) {
+      return bad("--backend-ca: " + trusted.error().detail);
+    }
+    options.backend_tls = std::move(*trusted);
   }
-  options.listen_port = static_cast<std::uint16_t>(number);
   return toki::Done{};
 }
 
@@ -93,7 +107,7 @@ Status read_models(Options& options) {
       return bad(fmt::format("--model {}: this name is there twice", name));
     }
     const auto same = std::find_if(all.begin(), all.end(), [&](const NamedBackend& one) {
-      return one.address.authority() == address->authority();
+      return one.address.name() == address->name();
     });
     if (same != all.end() && same->names.empty()) {
       return bad(fmt::format(
@@ -173,7 +187,7 @@ Status check(Options& options) {
   if (!options.exact && options.exact_batch > 0) {
     return bad("--exact-batch means something with --exact only");
   }
-  if (auto status = read_listen(options); !status) {
+  if (auto status = read_listeners(options); !status) {
     return status;
   }
   auto address = toki::http::parse_url(options.backend);
@@ -191,6 +205,14 @@ Status check(Options& options) {
     }
     options.embed_address = std::move(*embedder);
   }
+  if (auto status = read_certificates(options); !status) {
+    return status;
+  }
+  auto cors = Cors::allowing(options.cors_origin);
+  if (!cors) {
+    return bad("--cors-origin: " + cors.error().detail);
+  }
+  options.cors = std::move(*cors);
   if (auto status = read_key(options); !status) {
     return status;
   }
@@ -218,12 +240,24 @@ void add_options(CLI::App& app, Options& o) {
                "only look whether all settings hold, and print them as a TOML file");
   const CLI::Validator ms = between(0, 7 * 24 * 3600 * 1000.0);
   const CLI::Validator positive_ms = between(1, 7 * 24 * 3600 * 1000.0);
-  app.add_option("--listen", o.listen, "ADDRESS:PORT to listen on; port 0 takes any free one");
-  app.add_option("--backend", o.backend, "llama-server, http://HOST:PORT");
+  app.add_option("--listen", o.listen,
+                 "ADDRESS:PORT to listen on, port 0 takes any free one, or unix:/PATH of a socket "
+                 "(may be given several times)")
+      ->allow_extra_args(false);
+  app.add_option("--socket-mode", o.socket_mode,
+                 "mode of such a socket: 0600 its owner's, 0660 its group's too, 0666 everybody's");
+  app.add_option("--tls-cert", o.tls_cert,
+                 "PEM file with the certificate (and its chain) for clients that connect over TCP; "
+                 "then they must use https");
+  app.add_option("--tls-key", o.tls_key, "PEM file with its key");
+  app.add_option("--backend", o.backend,
+                 "llama-server: http://HOST:PORT, https://HOST:PORT or unix:/PATH");
   app.add_option("--model", o.model,
                  "NAME=URL: requests for this model go to this llama-server (may be given several "
                  "times); --backend then gets all others, which are refused without it")
       ->allow_extra_args(false);
+  app.add_option("--backend-ca", o.backend_ca,
+                 "PEM file with the authorities to trust behind https, instead of the system's");
   app.add_option(
       "--data-dir", o.data_dir,
       "where toki keeps its state (default: $XDG_STATE_HOME/toki, else ~/.local/state/toki)");
@@ -255,6 +289,10 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--backend-key-file", o.backend_key_file,
                  "file with llama-server's API key (or environment TOKID_BACKEND_KEY); without one "
                  "the client's own is passed on");
+  app.add_option("--cors-origin", o.cors_origin,
+                 "web pages of this origin (SCHEME://HOST[:PORT], or * for all) may use tokid from "
+                 "a browser (may be given several times)")
+      ->allow_extra_args(false);
   app.add_option("--max-body-mib", o.max_body_mib, "largest request body in MiB")
       ->check(between(1, 65536));
   app.add_option("--max-connections", o.max_connections, "most client connections")

@@ -7,6 +7,7 @@
 #include <toki/http/backend_monitor.hpp>
 #include <toki/http/llama_server_backend.hpp>
 #include <toki/http/proxy.hpp>
+#include <toki/http/tls.hpp>
 #include <toki/http/upstream.hpp>
 #include <toki/result.hpp>
 
@@ -15,6 +16,9 @@
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "cors.hpp"
+#include "listener.hpp"
 
 namespace tokid {
 
@@ -30,10 +34,15 @@ struct NamedBackend {
 struct Options {
   std::string config;
   bool check_config = false;
-  std::string listen = "127.0.0.1:9090";
+  std::vector<std::string> listen{"127.0.0.1:9090"};
+  std::string socket_mode = "0600";
+  std::string tls_cert;
+  std::string tls_key;
   std::string backend = "http://127.0.0.1:8080";
   bool backend_given = false;
   std::vector<std::string> model;
+  std::string backend_ca;
+  std::vector<std::string> cors_origin;
   std::string data_dir;
   std::string slot_dir;
   std::size_t kv_gib = 32;
@@ -74,8 +83,10 @@ struct Options {
   std::vector<std::string> server;  // what stands after `--`
 
   // Filled by parse_options.
-  std::string listen_host;
-  std::uint16_t listen_port = 0;
+  std::vector<ListenAddress> listen_at;
+  toki::http::TlsContext tls;  // for clients; none: they connect in plain
+  Cors cors;
+  toki::http::TlsContext backend_tls;  // whom to trust behind https
   toki::http::Address backend_address;
   std::vector<NamedBackend> backends;  // of --model, --backend first; none without --model
   std::string backend_key;

@@ -163,6 +163,16 @@ Page error_page(unsigned status, std::string message) {
               {.status = status, .type = type, .message = std::move(message)})};
 }
 
+namespace {
+
+Page wrong_method(std::string_view methods) {
+  Page page = error_page(405, fmt::format("this page only answers {}", methods));
+  page.headers = fmt::format("Allow: {}\r\n", methods);
+  return page;
+}
+
+}  // namespace
+
 OwnCall own_call(std::string_view method, std::string_view target) {
   const std::string_view path = target.substr(0, target.find('?'));
   if (method == "POST" && path == "/toki/lookup") {
@@ -187,14 +197,13 @@ Page own_page(std::string_view method, std::string_view target, std::span<const 
   const BackendPages& one = all[chosen];
   const std::string_view path = target.substr(0, target.find('?'));
   if (path == "/toki/lookup" || path == "/toki/flush") {
-    return error_page(405, "this page only answers POST");
+    return wrong_method("POST");
   }
   if (path == "/toki/pins") {
-    return error_page(405, "this page only answers GET, POST and DELETE");
+    return wrong_method("GET, HEAD, POST, DELETE");
   }
   if (method != "GET" && method != "HEAD") {
-    return error_page(405, path == "/toki/entries" ? "this page only answers GET and DELETE"
-                                                   : "this page only answers GET");
+    return wrong_method(path == "/toki/entries" ? "GET, HEAD, DELETE" : "GET, HEAD");
   }
   if (path == "/metrics") {
     return metrics_page(all);

@@ -1,4 +1,4 @@
-// The listener: connections in, requests to the proxy or to tokid's own pages.
+// Connections in, requests to the proxy or to tokid's own pages.
 #pragma once
 
 #include <toki/http/proxy.hpp>
@@ -7,13 +7,14 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/ip/tcp.hpp>
 
 #include <cstddef>
-#include <cstdint>
 #include <list>
-#include <string>
+#include <optional>
+#include <utility>
 
+#include "cors.hpp"
+#include "listener.hpp"
 #include "request_ids.hpp"
 #include "services.hpp"
 
@@ -31,17 +32,30 @@ class Server {
   /// For requests that come from now on.
   void set_limits(const ServerLimits& limits) { limits_ = limits; }
 
-  toki::Result<std::uint16_t> listen(const std::string& host, std::uint16_t port);
-  boost::asio::awaitable<void> accept();
+  /// For requests that come from now on: which pages of other origins may use it.
+  void set_cors(Cors cors) { cors_ = std::move(cors); }
+  /// For connections over TCP that come from now on; none: they are in plain.
+  void set_tls(toki::http::TlsContext tls) { tls_ = std::move(tls); }
+
+  /// What is listened on now, with the port that was taken.
+  toki::Result<ListenAddress> listen(const ListenAddress& address);
+  /// Accepts connections on all of it.
+  void start();
   /// No new connections; idle ones are closed, running answers get `limit`, then all are ended.
   /// False when some are left even then.
   boost::asio::awaitable<bool> drain(toki::http::Millis limit);
 
  private:
   struct Session;
-  boost::asio::awaitable<void> serve(boost::asio::ip::tcp::socket socket,
+  boost::asio::awaitable<void> accept(Listener& listener);
+  boost::asio::awaitable<void> serve(toki::http::Stream::Socket socket, toki::http::TlsContext tls,
                                      boost::asio::cancellation_signal& serving);
+  boost::asio::awaitable<bool> begin_tls(Session& session, const toki::http::TlsContext& tls);
   boost::asio::awaitable<bool> one_request(Session& session);
+  std::optional<toki::http::HttpError> check_head(Session& session,
+                                                  const boost::beast::error_code& ec,
+                                                  toki::http::AnswerWriter& answer) const;
+  boost::asio::awaitable<boost::beast::error_code> read_body(Session& session);
   boost::asio::awaitable<void> answer_request(Session& session,
                                               const toki::http::ClientRequest& request,
                                               toki::http::AnswerWriter& answer);
@@ -50,7 +64,10 @@ class Server {
                                         toki::http::AnswerWriter& answer);
   Page page_of(Service& service, const toki::http::ClientRequest& request, bool only) const;
 
-  boost::asio::ip::tcp::acceptor acceptor_;
+  boost::asio::any_io_executor executor_;
+  std::list<Listener> listeners_;
+  toki::http::TlsContext tls_;
+  Cors cors_;
   Services& services_;
   ServerLimits limits_;
   RequestIds ids_;

@@ -37,9 +37,9 @@ class Supervisor {
   /// Deaths of a program that never served, until it is given up.
   static constexpr int kTries = 3;
 
-  /// `served`: has it ever answered?
+  /// `socket`: the Unix socket that it will listen on; empty: none. `served`: has it ever answered?
   Supervisor(boost::asio::any_io_executor executor, std::vector<std::string> words,
-             std::function<bool()> served, toki::LogSink log);
+             std::string socket, std::function<bool()> served, toki::LogSink log);
 
   toki::Status start();
   /// Waits for the child and starts it again, 1 to 30 s after it died; until stop(), or until it died
@@ -54,6 +54,7 @@ class Supervisor {
   bool reap();
 
   std::vector<std::string> words_;
+  std::string socket_;
   std::function<bool()> served_;
   toki::LogSink log_;
   boost::asio::signal_set child_ended_;

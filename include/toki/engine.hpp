@@ -99,7 +99,11 @@ struct Query {
   const Embedding* embedding = nullptr;  ///< of the prompt, where wants_embedding(); null: no
                                          ///< search by similarity
   std::optional<Reason> bypass{};        ///< set: toki has no say, for this reason
-  std::uint32_t sequences = 1;           ///< how many slots the request will take in the backend
+  /// The request cannot name its slot: the backend takes the idle one that shares most of the prompt,
+  /// where that is more than a tenth of it, else the one that it used longest ago. A step makes that
+  /// the ticket's own; see Ticket::wants_proof().
+  bool unnamed = false;
+  std::uint32_t sequences = 1;  ///< how many slots the request will take in the backend
   std::optional<std::uint32_t>
       slot{};  ///< the client's own choice, already checked against slots()
   std::chrono::milliseconds waited{0};  ///< how long the caller has waited already
@@ -165,6 +169,9 @@ struct Outcome {
   bool truncated =
       false;  ///< the backend dropped part of the prompt: what the slot holds is not known
   TokenSpan generated{};  ///< their ids, when all are known
+  std::optional<std::uint64_t>
+      held{};  ///< tokens in the ticket's slot now, as the backend says; asked
+               ///< where Ticket::wants_proof()
 };
 
 /// What finish() made of it, for the log and the headers.
@@ -174,8 +181,9 @@ struct Account {
   std::uint64_t reused = 0;
   bool tokenization_mismatch = false;
   bool integrity_fault = false;
-  bool restore_failed = false;   ///< less than half of what was restored was then reused
-  std::uint64_t prompt = 0;      ///< the id under which it is remembered; 0: it is not
+  bool restore_failed = false;  ///< less than half of what was restored was then reused
+  bool elsewhere = false;    ///< Query::unnamed: it is not certain that the slot was the ticket's
+  std::uint64_t prompt = 0;  ///< the id under which it is remembered; 0: it is not
   bool wants_embedding = false;  ///< it is remembered without a model's embedding
 };
 
@@ -205,7 +213,7 @@ class TOKI_EXPORT Ticket {
 
   /// What to do next before the request is sent; null: nothing any more. Valid until step_done().
   /// Once it is sent nothing is begun any more.
-  const Step* next_step() noexcept;
+  const Step* next_step();
   /// The restore behind a save of the same slot, when the caller begins both, in this order, before
   /// either is done; their reports come one by one all the same. Null: there is none. Valid until it
   /// is reported.
@@ -236,6 +244,10 @@ class TOKI_EXPORT Ticket {
   /// For tickets without a slot: these slots are the ones it works in; the others are free again.
   void settle(std::span<const std::uint32_t> in_use);
   bool settled() const noexcept;
+  /// Query::unnamed: that so many tokens were reused does not tell alone that the request ran in the
+  /// ticket's slot. Outcome::held may tell it; where nothing does, what idle slots hold is not known
+  /// any more.
+  bool wants_proof(std::optional<std::uint64_t> cached_tokens) const noexcept;
   /// How many of these slots the ticket holds.
   std::size_t claimed_among(std::span<const std::uint32_t> slots) const noexcept;
 

@@ -241,7 +241,7 @@ Plan Engine::Impl::choose(const Query& query, const Found& found) const {
   const bool refused = query.slot && *query.slot < views.size() && views[*query.slot].barred;
   const auto slot = refused ? std::nullopt : query.slot;
   // With its say over the slot of one sequence toki keeps it away from pins.
-  const bool directed = facts.pinning && query.sequences == 1 &&
+  const bool directed = facts.pinning && query.sequences == 1 && !query.unnamed &&
                         (no_reuse || refused || (others && query.bypass != Reason::not_cacheable));
   const PlanQuery plan_query{
       .prompt = query.tokens.size(),
@@ -275,6 +275,8 @@ Plan Engine::Impl::choose(const Query& query, const Found& found) const {
 void Engine::Impl::reset_slots(std::size_t slots, SlotContent content) {
   ++epoch;
   abilities = {};
+  choice_proven = false;
+  choices_failed = 0;
   pin_scope.reset();
   known.forget_computed();
   pool = SlotPool(slots, content);
@@ -318,8 +320,19 @@ Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 Engine& Engine::operator=(Engine&&) noexcept = default;
 
-Result<Ticket> Engine::begin(const Query& query) {
+// Where the backend cannot be made to choose a slot, or must not reuse what is in it.
+Query Engine::Impl::answerable(const Query& query) const {
+  Query result = query;
+  if (query.unnamed && (exact() || choices_failed >= kMaxFailedChoices)) {
+    result.bypass = Reason::not_cacheable;
+    result.tokens = {};
+  }
+  return result;
+}
+
+Result<Ticket> Engine::begin(const Query& asked) {
   const std::lock_guard lock(impl_->mutex);
+  const Query query = impl_->answerable(asked);
   if (impl_->available_slots() == 0) {
     return Error{Errc::busy, "no slot is free"};
   }
@@ -339,6 +352,7 @@ Result<Ticket> Engine::begin(const Query& query) {
   ticket->bypass = bypass_of(query, plan);
   ticket->reason = query.bypass ? *query.bypass : plan.reason;
   ticket->sequences = query.sequences;
+  ticket->unnamed = query.unnamed;
   ticket->available = found.available;
   ticket->computed = found.computed;
   ticket->in_slots = plan.known;
@@ -357,8 +371,9 @@ Result<Ticket> Engine::begin(const Query& query) {
   return Ticket(std::move(ticket));
 }
 
-Lookup Engine::lookup(const Query& query) const {
+Lookup Engine::lookup(const Query& asked) const {
   const std::lock_guard lock(impl_->mutex);
+  const Query query = impl_->answerable(asked);
   const Found found = impl_->search(query);
   const Plan plan = impl_->choose(query, found);
   Lookup result{.available = found.available, .predicted = plan.predicted};

@@ -28,6 +28,9 @@ inline CacheClass class_of(bool bypass, std::uint64_t predicted, std::uint64_t m
                                 : CacheClass::miss;
 }
 
+// So many requests in a row that ran elsewhere than they were made to, and none is any more.
+inline constexpr std::uint32_t kMaxFailedChoices = 8;
+
 struct Ticket::Impl {
   std::shared_ptr<Engine::Impl> engine;
   std::uint64_t epoch = 0;  // of the backend's contents; an older ticket records nothing
@@ -67,6 +70,9 @@ struct Ticket::Impl {
   bool lost_slot = false;  // a step was given up that the backend may still be at
   bool spoilt = false;     // the request was sent behind a restore that failed
   bool overtaken = false;  // its answer began before the restore was reported: perhaps without it
+  bool unnamed = false;    // the backend chooses the slot: it is made to choose this ticket's
+  int choices_left = 4;    // so often at most
+  std::optional<std::uint64_t> rival;  // Rivals::most when the request was sent
   std::chrono::steady_clock::time_point started;
 
   std::uint64_t pin = 0;                 // it only puts this pin into its slot
@@ -124,6 +130,8 @@ struct Engine::Impl {
   double service_ms = 0;         // smoothed time a slot is taken
   double prefill_ms = 0;         // smoothed time to compute one token; 0: not measured yet
   bool foreign = true;           // the backend may hold prompts we never saw
+  bool choice_proven = false;    // it was seen to choose the slot that it was made to choose
+  std::uint32_t choices_failed = 0;  // in a row
   std::uint64_t longest_answer = 0;  // tokens: a known prompt may be followed by that many
   Pins pins;
   std::optional<Scope> pin_scope;  // none: no pin gets a slot now
@@ -151,6 +159,7 @@ struct Engine::Impl {
     return static_cast<double>(common) >= options.good_match * static_cast<double>(tokens.size());
   }
   Found search(const Query& query) const;
+  Query answerable(const Query& query) const;
   bool exact() const { return options.exact_batch > 0; }
   // Where states cannot be cut the backend computes in other batches, and nothing it holds is of use.
   bool reuses(const Query& query) const { return !exact() || (abilities.cuts && !query.surrogate); }
@@ -201,6 +210,15 @@ struct Engine::Impl {
   void add_stages(Ticket::Impl& ticket, const Plan& plan, const Query& query);
   void add_cut(Ticket::Impl& ticket, std::uint64_t tokens);
   void erase_claimed(Ticket::Impl& ticket);
+  void make_choice(Ticket::Impl& ticket);
+  struct Rivals {                       // of a ticket's slot, when the backend chooses
+    std::optional<std::uint64_t> most;  // tokens of its prompt that another holds; none: any number
+    std::uint64_t certain = 0;          // that another is known to hold
+  };
+  std::optional<std::uint64_t> rival(const Ticket::Impl& ticket, std::uint32_t slot) const;
+  Rivals rivals(const Ticket::Impl& ticket) const;
+  bool ran_in_slot(const Ticket::Impl& ticket, const Outcome& outcome) const;
+  void judge_choice(const Ticket::Impl& ticket, const Outcome& outcome, Account& account);
   void save_failed(const Error& error);
   int spare_rank(std::uint32_t slot) const;
   void step_done(Ticket::Impl& ticket, const Step& step, StepReport report);

@@ -8,6 +8,7 @@
 //              then says of the prompt that it was cached; our account does not.)
 //              Or a stage of a prompt, where states can only be used whole: see add_stages().
 //              Or, in exact mode, what cuts the slot: see add_cut().
+//              Or the beginning of a prompt whose slot the backend chooses: see make_choice().
 //
 // What is displaced, or saved as a stage, is taken by the store while the request goes on.
 #include <algorithm>
@@ -121,6 +122,63 @@ void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, const Query
   }
 }
 
+// Most tokens of the prompt that another slot may hold when the request comes to the backend; none: it
+// is not known. What an idle slot holds of other adapters counts as well: only tokens are compared.
+std::optional<std::uint64_t> Engine::Impl::rival(const Ticket::Impl& ticket,
+                                                 std::uint32_t slot) const {
+  const Ticket::Impl* user = lessee[slot];
+  const bool works = user != nullptr && user->slot == slot;
+  if (works ? !user->tokens_known
+            : pool[slot].content == SlotContent::unknown || pool[slot].erase_first) {
+    return std::nullopt;
+  }
+  const Tokens& held = works ? user->tokens : pool[slot].tokens;
+  const std::uint64_t common = common_prefix(held, ticket.tokens);
+  const bool goes_on = common == held.size() && !held.empty();
+  const std::uint64_t tail =
+      works || pool[slot].open_end ? ticket.tokens.size() : pool[slot].unknown_tail;
+  return std::min<std::uint64_t>(common + (goes_on ? tail : 0), ticket.tokens.size());
+}
+
+Engine::Impl::Rivals Engine::Impl::rivals(const Ticket::Impl& ticket) const {
+  Rivals result{.most = 0, .certain = 0};
+  for (std::uint32_t i = 0; i < pool.size(); ++i) {
+    const auto one = i == ticket.slot ? std::optional<std::uint64_t>(0) : rival(ticket, i);
+    result.certain = std::max(result.certain, one.value_or(0));
+    result.most = result.most && one ? std::optional(result.certain) : std::nullopt;
+  }
+  return result;
+}
+
+// The request cannot say where it is to run, so its slot first gets more of the prompt than the backend
+// can find in any other: mostly it has it already, and nothing is to be done. Asked again when that is
+// done, because others may have come meanwhile.
+void Engine::Impl::make_choice(Ticket::Impl& ticket) {
+  constexpr std::uint64_t kShare = 8;  // the backend wants more than a tenth
+  const std::uint64_t size = ticket.tokens.size();
+  if (!ticket.unnamed || !ticket.slot || ticket.sent || ticket.choices_left == 0 ||
+      ticket.epoch != epoch || size < 2) {
+    return;
+  }
+  --ticket.choices_left;
+  const std::uint32_t slot = *ticket.slot;
+  const std::uint64_t least = std::max(size / kShare, rivals(ticket).certain);
+  const std::uint64_t held = pool.common(slot, ticket.scope, ticket.tokens);
+  // The backend may still be at a request there that was given up: it is free when a step is done.
+  const bool free = pool[slot].content != SlotContent::unknown && !pool[slot].open_end;
+  // What follows the known tokens may be what the prompt goes on with: no step may cut it off.
+  const std::uint64_t limit = held > 0 ? pool.common_limit(slot, ticket.scope, ticket.tokens) : 0;
+  const std::uint64_t end = std::min(std::max(least + 1, limit), size - 1);
+  if ((free && held > least) || end <= held) {
+    return;
+  }
+  const TokenSpan beginning = TokenSpan(ticket.tokens).first(end);
+  ticket.steps.push_back({.kind = Step::Kind::prefill,
+                          .slot = {.index = slot},
+                          .scope = ticket.scope,
+                          .tokens = Tokens(beginning.begin(), beginning.end())});
+}
+
 // A backend reuses all that its slot and the prompt share. To make it reuse these tokens and no more,
 // the slot first gets a prompt that parts from the other one right behind them: one token is computed.
 void Engine::Impl::add_cut(Ticket::Impl& ticket, std::uint64_t tokens) {
@@ -231,6 +289,7 @@ void Engine::Impl::restored(Ticket::Impl& ticket, const Step& step, StepReport r
       restores_paused_until = clock() + kPause;
       pool.fence(slot, true);
       ticket.steps.clear();
+      ticket.choices_left = 0;
       ticket.lost_slot = true;
       return;
     }
@@ -421,8 +480,12 @@ Result<Ticket> Engine::begin_spare() {
   return Ticket(std::move(ticket));
 }
 
-const Step* Ticket::next_step() noexcept {
+const Step* Ticket::next_step() {
   const bool too_late = impl_->sent && !impl_->step_begun && !impl_->behind_begun;
+  if (impl_->steps.empty() && impl_->unnamed) {
+    const std::lock_guard lock(impl_->engine->mutex);
+    impl_->engine->make_choice(*impl_);
+  }
   if (impl_->steps.empty() || too_late) {
     return nullptr;
   }
@@ -445,7 +508,7 @@ bool Ticket::may_send_behind() const noexcept {
   const std::lock_guard lock(impl_->engine->mutex);
   const bool last = steps.size() == (impl_->behind_begun ? 2 : 1);
   return last && steps.back().kind == Step::Kind::restore && impl_->slot && impl_->pin == 0 &&
-         impl_->engine->abilities.cuts && !impl_->engine->exact();
+         !impl_->unnamed && impl_->engine->abilities.cuts && !impl_->engine->exact();
 }
 
 std::chrono::milliseconds Ticket::apart() const noexcept {
@@ -488,6 +551,7 @@ void Ticket::step_done(StepReport report) {
     }
     if (left) {
       impl_->steps.clear();
+      impl_->choices_left = 0;
       return;
     }
     const Step step = std::move(impl_->steps.front());

@@ -22,7 +22,9 @@ Endpoint endpoint_for(std::string_view path, const Body& body) {
   if (!path.empty()) {
     return endpoint_of("POST", path);
   }
-  return body.find("messages") != nullptr       ? Endpoint::chat
+  const bool chat = body.find("messages") != nullptr;
+  return chat && body.find("system") != nullptr ? Endpoint::messages
+         : chat                                 ? Endpoint::chat
          : body.find("input") != nullptr        ? Endpoint::responses
          : body.find("prompt") != nullptr       ? Endpoint::completions
          : body.find("input_prefix") != nullptr ? Endpoint::infill

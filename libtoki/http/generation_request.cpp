@@ -132,9 +132,7 @@ std::variant<GenerationRequest, HttpError> read_generation_request(Endpoint endp
   GenerationRequest request{.endpoint = endpoint};
   request.stream = is_true(body.find("stream"));
   if (endpoint == Endpoint::messages) {
-    request.bypass = Reason::not_cacheable;
-    request.known_prompt = false;
-    return request;
+    return request;  // the server's conversion loses id_slot, cache_prompt and the like
   }
   if (auto refusal = read_slot(body, slots, request)) {
     return *refusal;
@@ -172,6 +170,7 @@ Query query_for(const GenerationRequest& request, std::string_view identity) {
   query.bypass = request.bypass;
   query.sequences = request.sequences;
   query.slot = request.slot;
+  query.unnamed = request.endpoint == Endpoint::messages;
   query.surrogate = infill || request.shifts;
   return query;
 }

@@ -183,6 +183,23 @@ asio::awaitable<Result<std::vector<bool>>> LlamaServerBackend::async_working() {
   co_return working;
 }
 
+asio::awaitable<Result<std::vector<std::uint64_t>>> LlamaServerBackend::async_held() {
+  auto reply = co_await get("/slots", limits_.probe);
+  if (const auto failed = failure("/slots", reply)) {
+    co_return *failed;
+  }
+  dom::parser parser;
+  dom::array slots;
+  if (parser.parse(reply->body.data(), reply->body.size()).get(slots) != simdjson::SUCCESS) {
+    co_return nonsense("/slots");
+  }
+  std::vector<std::uint64_t> held;
+  for (const dom::element slot : slots) {
+    held.push_back(number(slot, "/n_prompt_tokens"));
+  }
+  co_return held;
+}
+
 asio::awaitable<Result<Tokens>> LlamaServerBackend::async_tokenize(std::string_view json_string,
                                                                    bool add_special,
                                                                    std::string_view authorization) {
@@ -348,8 +365,8 @@ asio::awaitable<Result<Rendered>> LlamaServerBackend::async_render(PromptSource 
           .tokens = std::move(*tokens), .surrogate = true, .from_parts = false, .text = {}};
       co_return rendered;
     }
+    case Endpoint::messages: co_return co_await render_messages(*body, source.authorization);
     case Endpoint::chat:
-    case Endpoint::messages:
     case Endpoint::none: break;
   }
   co_return unknown;
@@ -563,6 +580,8 @@ void LlamaServerBackend::forget_tokens() {
   ++tokenizer_epoch_;
   token_cache_.reset({});
   cache_stats_.off = false;
+  messages_shapes_.clear();
+  evens_billing_.reset();
 }
 
 bool LlamaServerBackend::tokens_were_wrong() {

@@ -142,6 +142,7 @@ struct Proxy::Flow {
   std::optional<Ticket> ticket;
   bool sent = false;
   bool sent_in_vain = false;
+  bool unproven = false;  // it is answered, and where it ran is still to be asked
   Rendered rendered;
   std::vector<bool> old_work;  // slots that worked for others when this was sent
   RelayResult result;
@@ -156,8 +157,10 @@ struct Proxy::Flow {
   asio::awaitable<void> refuse(const Error& error);
   asio::awaitable<void> send();
   asio::awaitable<void> relay_found(const RelayRequest& relayed);
+  asio::awaitable<std::vector<std::uint64_t>> boundaries(TokenSpan prompt);
   void conclude();
-  void settle(bool client_left);
+  asio::awaitable<void> settle_asked();
+  void settle(bool client_left, std::optional<std::uint64_t> held = {});
   void offer_audit(const AnswerText& text);
 };
 
@@ -217,11 +220,10 @@ asio::awaitable<void> Proxy::Flow::run() {
     report.error = tokens.error().detail;
   }
   query.from_ids = !query.bypass && !query.surrogate && wanted.adapters.empty();
-  std::vector<std::uint64_t> boundaries;
+  std::vector<std::uint64_t> ends;
   if (query.from_ids && body != nullptr && proxy.engine_.wants_boundaries()) {
-    boundaries =
-        co_await prompt_boundaries(proxy.backend_, *body, query.tokens, authorization_of(request));
-    query.boundaries = boundaries;
+    ends = co_await boundaries(query.tokens);
+    query.boundaries = ends;
   }
   report.prompt = query.tokens.size();
   Embedding embedding;
@@ -230,6 +232,16 @@ asio::awaitable<void> Proxy::Flow::run() {
     query.embedding = embedding.kind == EmbeddingKind::none ? nullptr : &embedding;
   }
   co_await deliver(query);
+}
+
+asio::awaitable<std::vector<std::uint64_t>> Proxy::Flow::boundaries(TokenSpan prompt) {
+  if (wanted.endpoint != Endpoint::messages) {
+    co_return co_await prompt_boundaries(proxy.backend_, *body, prompt, authorization_of(request));
+  }
+  const std::string text = proxy.backend_.chat_of_messages(*body).value_or("{}");
+  const auto chat = Body::parse(text);
+  co_return co_await prompt_boundaries(proxy.backend_, std::get<Body>(chat), prompt,
+                                       authorization_of(request));
 }
 
 // With a ticket. When the backend was started again before the request was sent, that means nothing
@@ -255,7 +267,11 @@ asio::awaitable<void> Proxy::Flow::deliver(const Query& query) {
       report.error = ticket->trouble();
     }
     if (sent) {
-      conclude();
+      unproven = result.status == 200 && result.end == RelayResult::End::completed &&
+                 ticket->wants_proof(result.facts.cached_tokens);
+      if (!unproven) {  // else its client may leave while that is asked
+        conclude();
+      }
       co_return;
     }
     std::move(*ticket).dismiss({}, SlotContent::unknown);
@@ -372,7 +388,13 @@ void Proxy::Flow::offer_audit(const AnswerText& text) {
   proxy.options_.audit->hit(std::move(answered));
 }
 
-void Proxy::Flow::settle(bool client_left) {
+asio::awaitable<void> Proxy::Flow::settle_asked() {
+  const auto held = co_await proxy.backend_.async_held();
+  const std::uint32_t slot = ticket->slot()->index;
+  settle(false, held && slot < held->size() ? std::optional((*held)[slot]) : std::nullopt);
+}
+
+void Proxy::Flow::settle(bool client_left, std::optional<std::uint64_t> held) {
   const AnswerFacts& facts = result.facts;
   Outcome outcome{.ending = client_left ? Ending::cancelled : Ending::completed};
   // The first event may only open the answer; the second is a token, so the prompt was computed.
@@ -383,6 +405,7 @@ void Proxy::Flow::settle(bool client_left) {
                                                              : outcome.computed ? 1
                                                                                 : 0);
   outcome.truncated = facts.truncated;
+  outcome.held = held;
   if (!facts.several) {
     outcome.prompt_tokens = facts.prompt_tokens;
     outcome.cached_tokens = facts.cached_tokens;
@@ -411,11 +434,16 @@ void Proxy::Flow::settle(bool client_left) {
   report.mismatch = account.tokenization_mismatch;
   if (account.tokenization_mismatch && rendered.from_parts) {
     proxy.monitor_.tokens_were_wrong();
+  } else if (account.tokenization_mismatch && rendered.messages_shape != 0) {
+    proxy.backend_.messages_were_wrong(rendered.messages_shape);
   }
   if (account.wants_embedding) {
     proxy.embeddings_.for_record(account.prompt, std::move(rendered.text));
   }
   report.fault = account.integrity_fault;
+  if (account.elsewhere && outcome.ending == Ending::completed) {
+    report.error = "the backend may have chosen another slot than it was prepared to";
+  }
   if (account.restore_failed) {
     report.error = "the backend reused less than half of what it said it had restored";
   }
@@ -543,7 +571,9 @@ asio::awaitable<void> Proxy::generate(const ClientRequest& request, AnswerWriter
   const bool comments = flow.wanted.stream && options_.keep_alive.form != KeepAlive::Form::off;
   auto work = comments ? run_beside(flow.run(), answer.comments(options_.keep_alive)) : flow.run();
   co_await to_its_end(std::move(work), answer, client);
-  if (flow.ticket && flow.sent) {
+  if (flow.ticket && flow.unproven) {
+    co_await flow.settle_asked();
+  } else if (flow.ticket && flow.sent) {
     flow.settle(true);
   }
 }

@@ -182,7 +182,7 @@ TokidProcess::TokidProcess(const std::string& backend_url, std::vector<std::stri
                            std::vector<std::string> program)
     : process_(tokid_path(),
                tokid_arguments(backend_url, data_dir_.path(), std::move(options), program)) {
-  const std::string start = "tokid listening on http://127.0.0.1:";
+  const std::string start = "://127.0.0.1:";  // http or https
   const bool said = wait_until(
       [&] {
         const std::string out = process_.out();

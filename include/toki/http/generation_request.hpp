@@ -29,7 +29,7 @@ enum class Endpoint : std::uint8_t {
   completion,   ///< native /completion, /completions
   infill,       ///< /infill
   responses,    ///< /v1/responses
-  messages,     ///< /v1/messages: the server ignores id_slot there, so toki only counts it
+  messages,     ///< /v1/messages: the server ignores id_slot there (see Query::unnamed)
 };
 
 /// The path of a raw target as the server reads it: without what follows `?` or `#`, and
