@@ -213,58 +213,6 @@ toki::Result<std::optional<ServerCommand>> prepare_command(Options& options) {
   return std::optional<ServerCommand>(std::move(*completed));
 }
 
-// A backend of --model has folders of its own, below those that are named; --backend has those.
-ServiceSetup setup_of(const Options& options, const NamedBackend& backend) {
-  ServiceSetup setup{.name = backend.names.empty() ? kDefaultBackend : backend.names[0],
-                     .address = backend.address,
-                     .data_dir = options.data_dir,
-                     .slot_dir = options.slot_dir};
-  if (!backend.names.empty()) {
-    const std::filesystem::path own = folder_name(setup.name);
-    setup.data_dir = (std::filesystem::path(options.data_dir) / "models" / own).string();
-    setup.slot_dir = options.slot_dir.empty()
-                         ? std::string()
-                         : (std::filesystem::path(options.slot_dir) / own).string();
-  }
-  return setup;
-}
-
-toki::Status open_services(asio::io_context& io, Daemon& daemon,
-                           const std::optional<ServerCommand>& command) {
-  const Options& options = daemon.options;
-  Recorder* const recorder = daemon.recorder ? &*daemon.recorder : nullptr;
-  const auto open = [&](ServiceSetup setup, const std::vector<std::string>& names) {
-    auto opened = Service::open(io, options, std::move(setup), recorder);
-    if (!opened) {
-      return toki::Status(opened.error());
-    }
-    daemon.services.add(std::move(*opened), names);
-    return toki::Status(toki::Done{});
-  };
-  if (options.backends.empty()) {
-    return open({.name = {},
-                 .address = options.backend_address,
-                 .data_dir = options.data_dir,
-                 .slot_dir = options.slot_dir,
-                 .own_cache = !command || command->own_cache,
-                 .cache_mib = command ? command->cache_mib : -1},
-                {});
-  }
-  for (const NamedBackend& backend : options.backends) {
-    ServiceSetup setup = setup_of(options, backend);
-    std::error_code ec;
-    std::filesystem::create_directories(setup.data_dir, ec);
-    if (ec) {
-      return toki::Error{toki::Errc::unavailable,
-                         fmt::format("{}: {}", setup.data_dir, ec.message())};
-    }
-    if (auto status = open(std::move(setup), backend.names); !status) {
-      return status;
-    }
-  }
-  return toki::Done{};
-}
-
 toki::Result<std::vector<std::string>> listen_everywhere(Daemon& daemon) {
   const Options& options = daemon.options;
   std::vector<std::string> places;
@@ -314,7 +262,9 @@ int run(Options options, int argc, char** argv, const std::string& settings) {
   asio::io_context io(1);
   const LogGathering gathering(io.get_executor());
   Daemon daemon(io, options, std::move(*recorder));
-  if (const auto opened = open_services(io, daemon, *command); !opened) {
+  const auto opened = daemon.services.open(io, options, *command ? &**command : nullptr,
+                                           daemon.recorder ? &*daemon.recorder : nullptr);
+  if (!opened) {
     return fail(opened.error());
   }
   const auto places = listen_everywhere(daemon);

@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 namespace tokid {
@@ -36,6 +38,22 @@ std::string model_in(std::string_view text) {
 
 void append(std::string& list, std::string_view entry) {
   list.append(list.empty() ? "" : ",").append(entry);
+}
+
+// A backend of --model has folders of its own, below those that are named; --backend has those.
+ServiceSetup setup_of(const Options& options, const NamedBackend& backend) {
+  ServiceSetup setup{.name = backend.names.empty() ? kDefaultBackend : backend.names[0],
+                     .address = backend.address,
+                     .data_dir = options.data_dir,
+                     .slot_dir = options.slot_dir};
+  if (!backend.names.empty()) {
+    const std::filesystem::path own = folder_name(setup.name);
+    setup.data_dir = (std::filesystem::path(options.data_dir) / "models" / own).string();
+    setup.slot_dir = options.slot_dir.empty()
+                         ? std::string()
+                         : (std::filesystem::path(options.slot_dir) / own).string();
+  }
+  return setup;
 }
 
 // `entry` of a list of models under another name.
@@ -80,6 +98,37 @@ std::string without_field(std::string_view target, std::string_view name) {
     }
   }
   return rest;
+}
+
+toki::Status Services::open(asio::io_context& io, const Options& options,
+                            const ServerCommand* command, Recorder* recorder) {
+  std::vector<ServiceSetup> setups;
+  if (options.backends.empty()) {
+    setups.push_back({.name = {},
+                      .address = options.backend_address,
+                      .data_dir = options.data_dir,
+                      .slot_dir = options.slot_dir,
+                      .own_cache = command == nullptr || command->own_cache,
+                      .cache_mib = command != nullptr ? command->cache_mib : -1});
+  }
+  for (const NamedBackend& backend : options.backends) {
+    setups.push_back(setup_of(options, backend));
+  }
+  for (std::size_t i = 0; i < setups.size(); ++i) {
+    std::error_code ec;
+    std::filesystem::create_directories(setups[i].data_dir, ec);
+    if (ec) {
+      return toki::Error{toki::Errc::unavailable,
+                         fmt::format("{}: {}", setups[i].data_dir, ec.message())};
+    }
+    auto opened = Service::open(io, options, std::move(setups[i]), recorder);
+    if (!opened) {
+      return opened.error();
+    }
+    add(std::move(*opened),
+        options.backends.empty() ? std::vector<std::string>() : options.backends[i].names);
+  }
+  return toki::Done{};
 }
 
 void Services::add(std::unique_ptr<Service> service, const std::vector<std::string>& names) {

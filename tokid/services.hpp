@@ -20,6 +20,7 @@
 
 #include "routes.hpp"
 #include "service.hpp"
+#include "supervisor.hpp"
 
 namespace tokid {
 
@@ -30,8 +31,10 @@ std::string without_field(std::string_view target, std::string_view name);
 
 class Services {
  public:
-  /// `names`: of the models that it serves; without any, it serves all that nobody else is named for.
-  void add(std::unique_ptr<Service> service, const std::vector<std::string>& names);
+  /// Opens one for each backend that the options name. `command`: of the server behind --, or null;
+  /// `recorder`: null: nothing is recorded.
+  toki::Status open(boost::asio::io_context& io, const Options& options,
+                    const ServerCommand* command, Recorder* recorder);
 
   const std::vector<std::unique_ptr<Service>>& all() const noexcept { return all_; }
   /// Models have names, so each backend's figures are told apart.
@@ -48,6 +51,8 @@ class Services {
   boost::asio::awaitable<Page> models(std::string_view authorization) const;
 
  private:
+  // `names`: of the models that it serves; without any, it serves all that nobody else is named for.
+  void add(std::unique_ptr<Service> service, const std::vector<std::string>& names);
   std::string known() const;
 
   std::vector<std::unique_ptr<Service>> all_;  // the default first
