@@ -157,6 +157,9 @@ void write_text(fmt::memory_buffer& line, const toki::http::RequestReport& r,
   if (!r.error.empty()) {
     fmt::format_to(out, FMT_COMPILE(" error=\"{}\""), r.error);
   }
+  if (!r.client.empty()) {
+    fmt::format_to(out, FMT_COMPILE(" tenant={}"), r.client);
+  }
 }
 
 std::string text_or_null(std::string_view text) {
@@ -178,8 +181,10 @@ void write_json(fmt::memory_buffer& line, const toki::http::RequestReport& r,
   add_ms(line, ",\"queue_ms\":", r.queue_ms);
   add_ms(line, ",\"first_byte_ms\":", r.first_byte_ms);
   add_ms(line, ",\"total_ms\":", r.total_ms);
-  fmt::format_to(out, FMT_COMPILE(R"(,"mismatch":{},"integrity_fault":{},"backend":{},"error":{})"),
-                 r.mismatch, r.fault, text_or_null(backend), text_or_null(r.error));
+  fmt::format_to(
+      out,
+      FMT_COMPILE(R"(,"mismatch":{},"integrity_fault":{},"backend":{},"error":{},"tenant":{})"),
+      r.mismatch, r.fault, text_or_null(backend), text_or_null(r.error), text_or_null(r.client));
 }
 
 }  // namespace

@@ -43,16 +43,44 @@ ServerLimits server_limits(const Options& o) {
   return {.max_body = o.max_body_mib << 20, .max_connections = o.max_connections};
 }
 
+GateOptions gate_options(const Options& o) {
+  return {.shared = o.share_tenants,
+          .check_host =
+              !o.keys.any() && std::none_of(o.listen_at.begin(), o.listen_at.end(), reachable),
+          .host_names = o.host_name,
+          .limits = {.requests = o.tenant_requests, .per_minute = o.tenant_rate}};
+}
+
 struct Daemon {
   Daemon(asio::io_context& io, const Options& o, std::optional<Recorder> records)
       : options(o),
         recorder(std::move(records)),
-        server(io.get_executor(), services, server_limits(o)),
+        gate(o.keys, gate_options(o)),
+        server(io.get_executor(), services, gate, server_limits(o)),
         ending(io, SIGINT, SIGTERM),
         tasks(io.get_executor()) {}
 
+  void use_keys(const Options& o) {
+    for (const std::string& warning : o.keys.warnings()) {
+      spdlog::warn(warning);
+    }
+    for (const auto& service : services.all()) {
+      service->monitor.set_tenants(gate.apart());
+    }
+    if (gate.keys().any() || gate.keys().has_admin()) {
+      spdlog::info("{} keys of {} tenants{}{}", gate.keys().size(), gate.keys().tenants().size(),
+                   gate.keys().any() && !gate.isolates() ? ", which share what is computed" : "",
+                   gate.keys().has_admin() ? ", and one of the admin" : "");
+    }
+  }
+
   // Only what kReloadable names (options.cpp).
   void reload(const Options& o) {
+    if (o.keys.any() != gate.keys().any()) {
+      spdlog::warn("that keys are wanted, or not any more, waits for a restart");
+    }
+    gate.change(o.keys, gate_options(o));
+    use_keys(o);
     spdlog::set_level(spdlog::level::from_str(o.log_level));
     server.set_limits(server_limits(o));
     server.set_tls(o.tls);
@@ -65,6 +93,7 @@ struct Daemon {
   const Options& options;
   std::optional<Recorder> recorder;
   Services services;
+  Gate gate;
   Server server;
   std::unique_ptr<Supervisor> child;
   asio::signal_set ending;  // cancelled: the child is given up
@@ -267,6 +296,7 @@ int run(Options options, int argc, char** argv, const std::string& settings) {
   if (!opened) {
     return fail(opened.error());
   }
+  daemon.use_keys(options);
   const auto places = listen_everywhere(daemon);
   if (!places) {
     return fail(places.error());

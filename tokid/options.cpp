@@ -15,6 +15,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "access.hpp"
 #include "config_file.hpp"
 
 namespace tokid {
@@ -23,10 +24,11 @@ namespace {
 namespace fs = std::filesystem;
 
 // What SIGHUP changes in a tokid that runs (Daemon::reload).
-constexpr std::array<std::string_view, 11> kReloadable{
-    "log-level",     "max-body-mib", "max-connections", "queue-length",
-    "queue-wait-ms", "slot-wait-ms", "lead-wait-ms",    "drop-volatile-line",
-    "tls-cert",      "tls-key",      "cors-origin"};
+constexpr std::array<std::string_view, 16> kReloadable{
+    "log-level",      "max-body-mib", "max-connections", "queue-length",
+    "queue-wait-ms",  "slot-wait-ms", "lead-wait-ms",    "drop-volatile-line",
+    "tls-cert",       "tls-key",      "cors-origin",     "api-keys",
+    "admin-key-file", "host-name",    "tenant-requests", "tenant-rate"};
 
 using toki::Errc;
 using toki::Error;
@@ -151,6 +153,29 @@ Status read_key(Options& options) {
                    : bad("the backend key holds characters that no header may hold");
 }
 
+// Who may call. Nobody is let in from other machines by mistake.
+Status read_access(Options& options) {
+  auto keys = Keys::read(options.api_keys, options.admin_key_file);
+  if (!keys) {
+    return keys.error();
+  }
+  options.keys = std::move(*keys);
+  const auto open = std::find_if(options.listen_at.begin(), options.listen_at.end(), reachable);
+  if (!options.keys.any() && !options.allow_open && open != options.listen_at.end()) {
+    return bad(
+        fmt::format("--listen {}: other machines can reach this, so API keys are needed "
+                    "(--api-keys FILE), or --allow-open, which lets everybody in",
+                    open->name()));
+  }
+  if (!options.keys.any() &&
+      (options.share_tenants || options.tenant_requests > 0 || options.tenant_rate > 0)) {
+    return bad(
+        "--share-tenants, --tenant-requests and --tenant-rate mean something with "
+        "--api-keys only");
+  }
+  return toki::Done{};
+}
+
 // Everything toki keeps lies below one folder that only its owner can read.
 Status make_data_dir(Options& options) {
   if (options.data_dir.empty()) {
@@ -214,6 +239,9 @@ Status check(Options& options) {
   }
   options.cors = std::move(*cors);
   if (auto status = read_key(options); !status) {
+    return status;
+  }
+  if (auto status = read_access(options); !status) {
     return status;
   }
   return make_data_dir(options);
@@ -368,6 +396,29 @@ void add_options(CLI::App& app, Options& o) {
          "with --exact: llama-server's -ub, or its -b where that is no multiple of it; 0: as "
          "the server behind -- is told, else 512")
       ->check(between(0, 1048576));
+  app.add_option("--api-keys", o.api_keys,
+                 "file of the keys that clients need, `KEY` or `NAME KEY` a line, plain or "
+                 "sha256:HEX (more of them, with commas, in environment TOKID_API_KEYS)");
+  app.add_option("--admin-key-file", o.admin_key_file,
+                 "file with the key for what shows or changes everybody's (or environment "
+                 "TOKID_ADMIN_KEY)");
+  app.add_flag("--share-tenants", o.share_tenants,
+               "with keys: what one tenant has computed serves all");
+  app.add_flag("--allow-open", o.allow_open,
+               "may listen without keys where other machines reach it");
+  app.add_flag("--no-backend-cache", o.no_backend_cache,
+               "the server at --backend keeps no prompts outside its slots: it was started with "
+               "--cache-ram 0");
+  app.add_option("--host-name", o.host_name,
+                 "without keys on loopback: one more name that Host may have (may be given several "
+                 "times)");
+  app.add_option(
+         "--tenant-requests", o.tenant_requests,
+         "most requests of one tenant at work or waiting at once; more get 429; 0: no limit")
+      ->check(between(0, 1000000));
+  app.add_option("--tenant-rate", o.tenant_rate,
+                 "most requests a minute of one tenant; more get 429; 0: no limit")
+      ->check(between(0, 1000000));
   app.add_option("--log-level", o.log_level, "error, warn, info or debug")
       ->check(CLI::IsMember({"error", "warn", "info", "debug"}));
   app.add_option("--log-format", o.log_format, "text, or json: one object a line")
@@ -396,6 +447,10 @@ std::string_view hint(const CLI::ParseError& error) {
 }
 
 }  // namespace
+
+bool reachable(const ListenAddress& address) {
+  return address.path.empty() && !is_loopback(address.host);
+}
 
 Parsed parse_options(int argc, char** argv) {
   Parsed parsed;

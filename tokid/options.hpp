@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "cors.hpp"
+#include "keys.hpp"
 #include "listener.hpp"
 
 namespace tokid {
@@ -80,6 +81,14 @@ struct Options {
   std::uint64_t exact_batch = 0;
   std::string log_level = "info";
   std::string log_format = "text";
+  std::string api_keys;
+  std::string admin_key_file;
+  bool share_tenants = false;
+  bool allow_open = false;
+  bool no_backend_cache = false;
+  std::vector<std::string> host_name;
+  std::size_t tenant_requests = 0;
+  std::size_t tenant_rate = 0;
   std::vector<std::string> server;  // what stands after `--`
 
   // Filled by parse_options.
@@ -90,6 +99,7 @@ struct Options {
   toki::http::Address backend_address;
   std::vector<NamedBackend> backends;  // of --model, --backend first; none without --model
   std::string backend_key;
+  Keys keys;
   std::optional<toki::http::Address> embed_address;
 };
 
@@ -101,6 +111,9 @@ struct Parsed {
   int exit_code = 0;
   std::string text;
 };
+
+/// Whether other machines can connect there.
+bool reachable(const ListenAddress& address);
 
 Parsed parse_options(int argc, char** argv);
 

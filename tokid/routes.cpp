@@ -156,6 +156,12 @@ Page dashboard_page() {
 
 }  // namespace
 
+Page health_in_short(const toki::http::BackendMonitor& monitor) {
+  const bool ready = monitor.state() == toki::http::BackendMonitor::State::ready;
+  return {.status = ready ? 200U : 503U,
+          .body = fmt::format("{{\"status\":\"{}\"}}\n", to_string(monitor.state()))};
+}
+
 Page error_page(unsigned status, std::string message) {
   const char* type = status < 500 ? "invalid_request_error" : "server_error";
   return {.status = status,

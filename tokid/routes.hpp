@@ -47,6 +47,9 @@ OwnCall own_call(std::string_view method, std::string_view target);
 Page own_page(std::string_view method, std::string_view target, std::span<const BackendPages> all,
               std::size_t chosen, bool only);
 
+/// What those are told of /toki/health who may not see more.
+Page health_in_short(const toki::http::BackendMonitor& monitor);
+
 /// An error in the shape of OpenAI's.
 Page error_page(unsigned status, std::string message);
 

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "cors.hpp"
+#include "gate.hpp"
 #include "listener.hpp"
 #include "request_ids.hpp"
 #include "services.hpp"
@@ -27,7 +28,8 @@ struct ServerLimits {
 
 class Server {
  public:
-  Server(boost::asio::any_io_executor executor, Services& services, ServerLimits limits);
+  Server(boost::asio::any_io_executor executor, Services& services, Gate& gate,
+         ServerLimits limits);
 
   /// For requests that come from now on.
   void set_limits(const ServerLimits& limits) { limits_ = limits; }
@@ -58,10 +60,11 @@ class Server {
   boost::asio::awaitable<boost::beast::error_code> read_body(Session& session);
   boost::asio::awaitable<void> answer_request(Session& session,
                                               const toki::http::ClientRequest& request,
+                                              const Gate::Visit& visit,
                                               toki::http::AnswerWriter& answer);
   boost::asio::awaitable<void> serve_by(Service& service, Session& session,
                                         const toki::http::ClientRequest& request,
-                                        toki::http::AnswerWriter& answer);
+                                        const Gate::Visit& visit, toki::http::AnswerWriter& answer);
   Page page_of(Service& service, const toki::http::ClientRequest& request, bool only) const;
 
   boost::asio::any_io_executor executor_;
@@ -69,6 +72,7 @@ class Server {
   toki::http::TlsContext tls_;
   Cors cors_;
   Services& services_;
+  Gate& gate_;
   ServerLimits limits_;
   RequestIds ids_;
   std::list<Session*> sessions_;

@@ -45,7 +45,8 @@ ServiceSetup setup_of(const Options& options, const NamedBackend& backend) {
   ServiceSetup setup{.name = backend.names.empty() ? kDefaultBackend : backend.names[0],
                      .address = backend.address,
                      .data_dir = options.data_dir,
-                     .slot_dir = options.slot_dir};
+                     .slot_dir = options.slot_dir,
+                     .own_cache = !options.no_backend_cache};
   if (!backend.names.empty()) {
     const std::filesystem::path own = folder_name(setup.name);
     setup.data_dir = (std::filesystem::path(options.data_dir) / "models" / own).string();
@@ -104,12 +105,13 @@ toki::Status Services::open(asio::io_context& io, const Options& options,
                             const ServerCommand* command, Recorder* recorder) {
   std::vector<ServiceSetup> setups;
   if (options.backends.empty()) {
-    setups.push_back({.name = {},
-                      .address = options.backend_address,
-                      .data_dir = options.data_dir,
-                      .slot_dir = options.slot_dir,
-                      .own_cache = command == nullptr || command->own_cache,
-                      .cache_mib = command != nullptr ? command->cache_mib : -1});
+    setups.push_back(
+        {.name = {},
+         .address = options.backend_address,
+         .data_dir = options.data_dir,
+         .slot_dir = options.slot_dir,
+         .own_cache = command != nullptr ? command->own_cache : !options.no_backend_cache,
+         .cache_mib = command != nullptr ? command->cache_mib : -1});
   }
   for (const NamedBackend& backend : options.backends) {
     setups.push_back(setup_of(options, backend));

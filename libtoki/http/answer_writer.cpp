@@ -49,7 +49,8 @@ std::string error_body(const HttpError& error, ErrorForm form) {
     return fmt::format(R"({{"type":"error","error":{{"type":"{}","message":{}{}}}}})",
                        anthropic_type(error.status), quote(error.message), offset);
   }
-  return fmt::format(R"({{"error":{{"code":{},"message":{},"type":"{}"{}}}}})", error.status,
+  const std::string code = error.code.empty() ? std::to_string(error.status) : quote(error.code);
+  return fmt::format(R"({{"error":{{"code":{},"message":{},"type":"{}"{}}}}})", code,
                      quote(error.message), error.type, offset);
 }
 
@@ -71,6 +72,7 @@ std::string_view reason_phrase(unsigned status) noexcept {
     case 429: return "Too Many Requests";
     case 431: return "Request Header Fields Too Large";
     case 500: return "Internal Server Error";
+    case 501: return "Not Implemented";
     case 502: return "Bad Gateway";
     case 503: return "Service Unavailable";
     case 504: return "Gateway Timeout";

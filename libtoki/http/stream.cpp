@@ -345,7 +345,8 @@ bool broken_chunk_line(std::string_view line) {
       return quoted || line[i - std::min<std::size_t>(i, 1)] != '\r';
     }
     if (quoted && line[i] == '\\') {
-      ++i;
+      ++i;  // what is escaped ends no quote
+      continue;
     }
     quoted = quoted != (line[i] == '"');
   }

@@ -185,9 +185,11 @@ asio::awaitable<Status> Upstream::encrypt(Stream& stream) {
     tls_ = std::move(*system);
   }
   auto status = co_await stream.begin_tls(tls_, address_.host);
+  tls_failure_.clear();
   if (!status) {
-    Error error{Errc::unavailable, fmt::format("cannot speak TLS with {}: {}", address_.name(),
-                                               status.error().detail)};
+    tls_failure_ =
+        fmt::format("cannot speak TLS with {}: {}", address_.name(), status.error().detail);
+    Error error{Errc::unavailable, tls_failure_};
     co_return error;
   }
   co_return status;

@@ -1,6 +1,7 @@
 // TCP, Unix sockets and TLS, towards clients and towards the server: the same behaviour on each.
 #include <filesystem>
 #include <fstream>
+#include <signal.h>
 #include <sys/stat.h>
 
 #include "certificate.hpp"
@@ -230,8 +231,10 @@ TEST_CASE("a backend whose certificate nobody vouches for gets no request") {
   Tokid server(up.url(), {"--tls-cert", certificate.file(), "--tls-key", certificate.key()});
   Tokid client("https://127.0.0.1:" + std::to_string(server.port()));
   const HttpResponse response = get(client.port(), "/v1/models");
-  CHECK(response.status >= 500);
+  check_error(response, 502, "upstream_error");
+  CHECK_THAT(response.body, Catch::Contains("certificate verify failed"));
   CHECK(wait_until(
       [&] { return client.log().find("certificate verify failed") != std::string::npos; }));
+  CHECK(occurrences(client.log(), "cannot speak TLS") == 1);
   CHECK(client.health_status() == 503);
 }

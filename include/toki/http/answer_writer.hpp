@@ -40,6 +40,7 @@ struct HttpError {
   std::string message;
   std::optional<std::size_t> offset;
   unsigned retry_after = 0;  ///< seconds; 0: no such header
+  std::string_view code{};   ///< a word that stands for the status in the body; empty: none does
 };
 
 /// Whose form of errors the clients of a call read.

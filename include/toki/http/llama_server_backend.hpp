@@ -159,14 +159,18 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   boost::asio::awaitable<Result<Reply>> post(std::string_view target, std::string_view json,
                                              Millis limit, std::string_view authorization = {});
   boost::asio::awaitable<Result<Rendered>> render_chat(std::span<const std::string_view> body,
-                                                       std::string_view authorization);
+                                                       std::string_view authorization,
+                                                       std::string_view tenant);
   boost::asio::awaitable<Result<Rendered>> render_media(std::string_view prompt,
                                                         const std::vector<Tokens>& media,
-                                                        std::string_view authorization);
+                                                        std::string_view authorization,
+                                                        std::string_view tenant);
   boost::asio::awaitable<Result<Rendered>> tokenize_text(std::string_view escaped, bool start_token,
-                                                         std::string_view authorization);
+                                                         std::string_view authorization,
+                                                         std::string_view tenant);
   boost::asio::awaitable<Result<Rendered>> render_messages(const Body& body,
-                                                           std::string_view authorization);
+                                                           std::string_view authorization,
+                                                           std::string_view tenant);
   boost::asio::awaitable<Result<std::uint64_t>> count_messages(std::string_view body,
                                                                std::string_view authorization);
   boost::asio::awaitable<Result<bool>> evens_billing(std::string_view authorization);

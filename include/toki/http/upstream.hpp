@@ -76,6 +76,9 @@ class TOKI_EXPORT Upstream {
   /// "Bearer …" for the server, or empty: then the client's own Authorization is passed on.
   const std::string& authorization() const noexcept { return authorization_; }
 
+  /// Why the last try to speak TLS failed; empty: it did not.
+  const std::string& tls_failure() const noexcept { return tls_failure_; }
+
   /// For a connection whose last answer was read whole and may be used again.
   void give_back(std::unique_ptr<Connection> connection);
   /// Closes what is kept, and keeps nothing from now on. Before that, the deadlines of kept
@@ -108,6 +111,7 @@ class TOKI_EXPORT Upstream {
   Address address_;
   std::string authorization_;
   TlsContext tls_;
+  std::string tls_failure_;
   std::vector<std::unique_ptr<Connection>> idle_;        // the latest used last
   std::shared_ptr<boost::asio::steady_timer> trimming_;  // under way: set
   bool keeps_ = true;
