@@ -37,7 +37,7 @@ constexpr std::array<Call, 13> kCalls{{
 
 Need need_of_own(std::string_view method, std::string_view path) {
   const bool reads = method == "GET";
-  if (path == "/toki/health" && reads) {
+  if ((path == "/toki/health" || path == "/toki/live" || path == "/toki/ready") && reads) {
     return Need::nothing;
   }
   const bool asked = path == "/toki/lookup" && method == "POST";

@@ -23,6 +23,15 @@
 
 namespace tokid {
 
+/// How --backend is called beside those of --model.
+inline constexpr const char* kDefaultBackend = "default";
+
+/// One llama-server and the models that requests name to reach it.
+struct NamedBackend {
+  std::vector<std::string> names;  ///< none: --backend, for every model that no other has
+  toki::http::Address address;
+};
+
 struct Options {
   std::string config;
   bool check_config = false;
@@ -32,6 +41,7 @@ struct Options {
   std::string tls_key;
   std::string backend = "http://127.0.0.1:8080";
   bool backend_given = false;
+  std::vector<std::string> model;
   std::string backend_ca;
   std::vector<std::string> cors_origin;
   std::string data_dir;
@@ -70,6 +80,7 @@ struct Options {
   bool exact = false;
   std::uint64_t exact_batch = 0;
   std::string log_level = "info";
+  std::string log_format = "text";
   std::string api_keys;
   std::string admin_key_file;
   bool share_tenants = false;
@@ -86,6 +97,7 @@ struct Options {
   Cors cors;
   toki::http::TlsContext backend_tls;  // whom to trust behind https
   toki::http::Address backend_address;
+  std::vector<NamedBackend> backends;  // of --model, --backend first; none without --model
   std::string backend_key;
   Keys keys;
   std::optional<toki::http::Address> embed_address;

@@ -141,6 +141,7 @@ asio::awaitable<Result<BackendDescription>> LlamaServerBackend::async_describe()
       shape += fmt::format("{},", number(root, fmt::format("/data/0/meta/{}", name)));
     }
     said->identity = Scope({said->identity, shape}).bytes();
+    vocabulary_ = number(root, "/data/0/meta/n_vocab");
   }
   dom::array list;
   if (auto slots = co_await get("/slots", limits_.probe);

@@ -165,8 +165,16 @@ asio::awaitable<Result<Tokens>> tokens_of(LlamaServerBackend& backend, const Bod
                                           std::span<const std::string> volatile_lines) {
   if (const JsonField* list = body.find("tokens")) {
     auto tokens = read_token_list(*list);
-    co_return tokens ? Result<Tokens>(std::move(*tokens))
-                     : Error{Errc::invalid_argument, "tokens must be a list of token ids"};
+    if (!tokens) {
+      co_return Error{Errc::invalid_argument, "tokens must be a list of token ids"};
+    }
+    const std::uint64_t known = backend.vocabulary();
+    const auto beyond = [known](Token id) { return static_cast<std::uint64_t>(id) >= known; };
+    if (known > 0 && std::any_of(tokens->begin(), tokens->end(), beyond)) {
+      co_return Error{Errc::invalid_argument,
+                      fmt::format("the model has only the token ids from 0 to {}", known - 1)};
+    }
+    co_return std::move(*tokens);
   }
   if (const JsonField* text = body.find("text")) {
     const auto bodies = continued_text(text->value);

@@ -365,7 +365,8 @@ asio::awaitable<void> Proxy::Flow::send() {
                        .body = pieces,
                        .has_body = true,
                        .identity = true,
-                       .progress_limit = proxy.options_.progress_limit};
+                       .progress_limit = proxy.options_.progress_limit,
+                       .id = request.id};
   Audit* const audit = proxy.options_.audit;
   if (audit != nullptr && body != nullptr && audit->may_repeat(wanted, *body)) {
     audited.emplace(wanted.stream ? AnswerKind::sse : AnswerKind::json);
@@ -497,7 +498,8 @@ asio::awaitable<void> Proxy::pass(const ClientRequest& request, AnswerWriter& an
                              .body = body,
                              .has_body = request.has_body,
                              .identity = false,
-                             .progress_limit = options_.progress_limit};
+                             .progress_limit = options_.progress_limit,
+                             .id = request.id};
   RelayResult result;
   const std::string path = decoded_path(request.target);
   std::optional<Engine::Distrust> unseen;  // it works in a slot of which we know nothing
@@ -524,7 +526,8 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
                                    ClientWatch& client) {
   const Time started = std::chrono::steady_clock::now();
   const bool plain = request.target.starts_with('/');  // an absolute form may hold a password
-  RequestReport report{.method = request.method,
+  RequestReport report{.id = request.id,
+                       .method = request.method,
                        .path = plain ? request.target.substr(0, request.target.find('?')) : "-",
                        .client = request.client,
                        .ending = "cancelled"};

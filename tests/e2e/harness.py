@@ -388,12 +388,13 @@ class Tokid:
         name="tokid",
         ready=True,
         data_dir=None,
+        listen="127.0.0.1:0",
     ):
         self.data_dir = data_dir or os.path.join(folder, f"{name}-data")
         arguments = [
             os.environ["TOKI_TOKID"],
             "--listen",
-            "127.0.0.1:0",
+            listen,
             "--data-dir",
             self.data_dir,
         ]

@@ -95,6 +95,8 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   /// /slots add.
   boost::asio::awaitable<Result<BackendDescription>> async_props();
   boost::asio::awaitable<Result<BackendDescription>> async_describe();
+  /// Token ids there are, as the last description said; 0: it did not.
+  std::uint64_t vocabulary() const noexcept { return vocabulary_; }
   /// Per slot: is it working now? From /slots.
   boost::asio::awaitable<Result<std::vector<bool>>> async_working();
   /// Per slot: tokens that it holds, where the server says so. From /slots.
@@ -180,6 +182,7 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   LlamaServerLimits limits_;
   std::string media_marker_ = "<__media__>";
   std::string model_alias_;  // named in slot actions: a server of several models wants it
+  std::uint64_t vocabulary_ = 0;
   bool chat_start_token_ = true;
   Embedder* embedder_;
   TokenCache token_cache_;
