@@ -414,10 +414,11 @@ TEST_CASE("the options' page names every setting with its default") {
     const std::string setting = line.substr(line.starts_with("# ") ? 2 : 0);
     const std::string name = setting.substr(0, setting.find(' '));
     std::string value = setting.substr(setting.find('=') + 1);
-    value.erase(
-        std::remove_if(value.begin(), value.end(),
-                       [](char c) { return std::string_view(" \"[]").find(c) != std::string_view::npos; }),
-        value.end());
+    value.erase(std::remove_if(value.begin(), value.end(),
+                               [](char c) {
+                                 return std::string_view(" \"[]").find(c) != std::string_view::npos;
+                               }),
+                value.end());
     INFO(name << " = " << value);
     const std::size_t row = page.str().find("\n| `--" + name);
     REQUIRE(row != std::string::npos);
