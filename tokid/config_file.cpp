@@ -242,10 +242,10 @@ std::string write_config(const CLI::App& app, const std::vector<std::string>& se
   for (const CLI::Option* option : settings(app)) {
     const auto given = option->results();
     const std::string otherwise = default_of(*option);
-    const std::string value =
-        given.empty() ? (otherwise.empty() ? "" : toml_value(*option, otherwise))
-        : option->get_items_expected_max() > 1 ? list(given)
-                                               : toml_value(*option, given.back());
+    const std::string value = given.empty()
+                                  ? (otherwise.empty() ? "" : toml_value(*option, otherwise))
+                              : given.size() > 1 ? list(given)
+                                                 : toml_value(*option, given.back());
     text += value.empty() ? fmt::format("# {} =\n", option->get_lnames()[0])
                           : fmt::format("{} = {}\n", option->get_lnames()[0], value);
   }
