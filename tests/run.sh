@@ -38,12 +38,12 @@ cmake --build --preset "$preset" -j "$jobs"
 # The clients that the world uses, and a browser. Major versions are fixed, so that a new one breaks nobody's run.
 get_clients() {
   tests/support/packages.sh --clients || true
-  if ! "$parts/python/bin/python3" -c 'import openai' 2>/dev/null; then
-    echo "openai for Python into build/parts/python"
+  if ! "$parts/python/bin/python3" -c 'import anthropic, openai' 2>/dev/null; then
+    echo "openai and anthropic for Python into build/parts/python"
     rm -rf "$parts/python"
     python3 -m venv "$parts/python" &&
       timeout 300 "$parts/python/bin/python3" -m pip install --quiet --disable-pip-version-check \
-        --retries 1 'openai<4' ||
+        --retries 1 'openai<4' 'anthropic<3' ||
       echo "not to be had: the test with it skips"
   fi
   if [ ! -e "$parts/node/node_modules/openai/package.json" ]; then

@@ -1,5 +1,7 @@
 #include "server.hpp"
 
+#include <toki/http/generation_request.hpp>
+
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -72,6 +74,8 @@ struct Server::Session {
           asio::cancellation_signal& serving)
       : sessions(all), stream(std::move(socket)), watch(stream, serving) {
     place = sessions.insert(sessions.end(), this);
+    beast::error_code ec;
+    local = stream.socket().local_endpoint(ec).protocol().family() == AF_UNIX;
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -84,19 +88,15 @@ struct Server::Session {
   beast::flat_buffer buffer{kBufferLimit};
   std::optional<Parser> parser;  // of the request that is served
   bool busy = false;
+  bool local = false;      // over a Unix socket
   bool preflight = false;  // the request is only a browser's question
 };
 
-Server::Server(asio::any_io_executor executor, toki::http::Proxy& proxy, toki::Engine& engine,
-               Operations& operations, const toki::http::BackendMonitor& monitor,
-               ServerLimits limits, std::function<toki::Stats()> stats)
+Server::Server(asio::any_io_executor executor, Services& services, Gate& gate, ServerLimits limits)
     : executor_(std::move(executor)),
-      proxy_(proxy),
-      engine_(engine),
-      operations_(operations),
-      monitor_(monitor),
+      services_(services),
+      gate_(gate),
       limits_(limits),
-      stats_(std::move(stats)),
       tasks_(executor_) {}
 
 toki::Result<ListenAddress> Server::listen(const ListenAddress& address) {
@@ -175,23 +175,76 @@ asio::awaitable<void> Server::serve(toki::http::Stream::Socket socket, toki::htt
   }
 }
 
+namespace {
+
+// What those are told of /toki/health, /toki/live and /toki/ready who may not see more.
+Page in_short(const Service& service, std::string_view target, Page page) {
+  const std::string_view path = target.substr(0, target.find('?'));
+  if (path == "/toki/health") {
+    return health_in_short(service.monitor);
+  }
+  if (page.status != 200) {
+    page.body = "{\"ready\":false}\n";
+  }
+  return page;
+}
+
+}  // namespace
+
+Page Server::page_of(Service& service, const toki::http::ClientRequest& request, bool only) const {
+  auto pages = services_.pages();
+  std::size_t chosen = 0;
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    chosen = services_.all()[i].get() == &service ? i : chosen;
+    pages[i].stats = [this, of = std::move(pages[i].stats)] {
+      toki::Stats all = of();
+      all.connections = sessions_.size();
+      gate_.add_to(all);
+      return all;
+    };
+  }
+  return own_page(request.method, request.target, pages, chosen, only);
+}
+
 asio::awaitable<void> Server::answer_request(Session& session,
                                              const toki::http::ClientRequest& request,
-                                             AnswerWriter& answer) {
-  const auto stats = [this] {
-    toki::Stats all = stats_();
-    all.connections = sessions_.size();
-    return all;
-  };
+                                             const Gate::Visit& visit, AnswerWriter& answer) {
+  const auto chosen = services_.choose(request);
+  if (const auto* unknown = std::get_if<HttpError>(&chosen)) {
+    co_await answer.error(*unknown);
+    co_return;
+  }
+  const bool reads = request.method == "GET" || request.method == "HEAD";
+  const std::string path =
+      services_.named() && reads ? toki::http::decoded_path(request.target) : std::string();
+  if (path == "/v1/models" || path == "/models") {
+    const auto key = request.fields->find(field::authorization);
+    const Page page = co_await services_.models(key == request.fields->end() ? std::string_view()
+                                                                             : view(key->value()));
+    co_await answer.whole(page.status, page.content_type, page.body);
+    co_return;
+  }
+  co_await serve_by(*std::get<Service*>(chosen), session, request, visit, answer);
+}
+
+asio::awaitable<void> Server::serve_by(Service& service, Session& session,
+                                       const toki::http::ClientRequest& given,
+                                       const Gate::Visit& visit, AnswerWriter& answer) {
+  toki::http::ClientRequest request = given;
+  const OwnCall call = own_call(request.method, request.target);
+  const bool only = call != OwnCall::none && !query_value(request.target, "backend").empty();
+  const std::string target = only ? without_field(request.target, "backend") : std::string();
+  request.target = only ? std::string_view(target) : request.target;
   std::optional<Page> page;
-  switch (own_call(request.method, request.target)) {
-    case OwnCall::none: co_await proxy_.serve(request, answer, session.watch); break;
-    case OwnCall::lookup: co_await proxy_.lookup(request, answer, session.watch); break;
-    case OwnCall::pins: co_await proxy_.pins(request, answer, session.watch); break;
-    case OwnCall::flush: page = co_await operations_.flush(request.target); break;
-    case OwnCall::forget: page = co_await operations_.forget(request.target); break;
+  switch (call) {
+    case OwnCall::none: co_await service.proxy.serve(request, answer, session.watch); break;
+    case OwnCall::lookup: co_await service.proxy.lookup(request, answer, session.watch); break;
+    case OwnCall::pins: co_await service.proxy.pins(request, answer, session.watch); break;
+    case OwnCall::flush: page = co_await service.operations.flush(request.target); break;
+    case OwnCall::forget: page = co_await service.operations.forget(request.target); break;
     case OwnCall::page:
-      page = own_page(request.method, request.target, engine_, operations_, stats, monitor_);
+      page = visit.trusted ? page_of(service, request, only)
+                           : in_short(service, request.target, page_of(service, request, only));
       break;
   }
   if (page) {
@@ -263,7 +316,26 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   const bool http10 = head.version() == 10;
   AnswerWriter answer(stream, http10, !ec && parser.keep_alive() && !draining_,
                       head.method() == beast::http::verb::head);
+  answer.error_form = toki::http::error_form_of(view(head.target()));
   std::optional<HttpError> refused = check_head(session, ec, answer);
+  const std::string id = ids_.id_of(head);
+  answer.standing_headers.append("x-request-id: ").append(id).append("\r\n");
+  const auto meant =
+      ec || refused ? std::nullopt : usual_target(view(head.method_string()), view(head.target()));
+  Gate::Visit visit;
+  if (!ec && !refused && !session.preflight) {
+    visit = gate_.enter({.method = view(head.method_string()),
+                         .target = meant ? std::string_view(*meant) : view(head.target()),
+                         .fields = &head,
+                         .http10 = http10,
+                         .local = session.local});
+    refused = visit.refused;
+    answer.headers = visit.headers;
+    if (visit.ours) {
+      parser.get().erase(field::authorization);
+      parser.get().erase("x-api-key");
+    }
+  }
   if (!ec && !refused && !http10 && head.find(field::expect) != head.end()) {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     const std::array<asio::const_buffer, 1> pieces{asio::buffer(kContinue)};
@@ -285,18 +357,20 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   if (ec) {
     co_return false;
   }
-  const auto meant = usual_target(view(head.method_string()), view(head.target()));
   const toki::http::ClientRequest request{
       .method = view(head.method_string()),
       .target = meant ? std::string_view(*meant) : view(head.target()),
       .fields = parser.chunked() ? &fields : &head,
       .body = head.body(),
-      .has_body = parser.chunked() || parser.content_length().has_value()};
+      .has_body = parser.chunked() || parser.content_length().has_value(),
+      .id = id,
+      .tenant = visit.scope,
+      .client = visit.client};
   if (session.preflight) {
     co_await answer.head(204, toki::http::reason_phrase(204), {}, std::nullopt, true);
     co_await answer.end();
   } else {
-    co_await answer_request(session, request, answer);
+    co_await answer_request(session, request, visit, answer);
   }
   if (answer.broken_off()) {
     // Not even a client that reads up to the end of the connection may take it as whole.

@@ -1,8 +1,6 @@
 // Connections in, requests to the proxy or to tokid's own pages.
 #pragma once
 
-#include <toki/engine.hpp>
-#include <toki/http/backend_monitor.hpp>
 #include <toki/http/proxy.hpp>
 #include <toki/http/task_group.hpp>
 #include <toki/result.hpp>
@@ -11,14 +9,15 @@
 #include <boost/asio/awaitable.hpp>
 
 #include <cstddef>
-#include <functional>
 #include <list>
 #include <optional>
 #include <utility>
 
 #include "cors.hpp"
+#include "gate.hpp"
 #include "listener.hpp"
-#include "operations.hpp"
+#include "request_ids.hpp"
+#include "services.hpp"
 
 namespace tokid {
 
@@ -29,9 +28,8 @@ struct ServerLimits {
 
 class Server {
  public:
-  Server(boost::asio::any_io_executor executor, toki::http::Proxy& proxy, toki::Engine& engine,
-         Operations& operations, const toki::http::BackendMonitor& monitor, ServerLimits limits,
-         std::function<toki::Stats()> stats);
+  Server(boost::asio::any_io_executor executor, Services& services, Gate& gate,
+         ServerLimits limits);
 
   /// For requests that come from now on.
   void set_limits(const ServerLimits& limits) { limits_ = limits; }
@@ -62,18 +60,21 @@ class Server {
   boost::asio::awaitable<boost::beast::error_code> read_body(Session& session);
   boost::asio::awaitable<void> answer_request(Session& session,
                                               const toki::http::ClientRequest& request,
+                                              const Gate::Visit& visit,
                                               toki::http::AnswerWriter& answer);
+  boost::asio::awaitable<void> serve_by(Service& service, Session& session,
+                                        const toki::http::ClientRequest& request,
+                                        const Gate::Visit& visit, toki::http::AnswerWriter& answer);
+  Page page_of(Service& service, const toki::http::ClientRequest& request, bool only) const;
 
   boost::asio::any_io_executor executor_;
   std::list<Listener> listeners_;
   toki::http::TlsContext tls_;
   Cors cors_;
-  toki::http::Proxy& proxy_;
-  toki::Engine& engine_;
-  Operations& operations_;
-  const toki::http::BackendMonitor& monitor_;
+  Services& services_;
+  Gate& gate_;
   ServerLimits limits_;
-  std::function<toki::Stats()> stats_;
+  RequestIds ids_;
   std::list<Session*> sessions_;
   toki::http::TaskGroup tasks_;
   bool draining_ = false;

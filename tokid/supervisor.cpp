@@ -251,9 +251,10 @@ toki::Result<ServerCommand> complete_command(std::vector<std::string> words,
 }
 
 Supervisor::Supervisor(asio::any_io_executor executor, std::vector<std::string> words,
-                       std::string socket, toki::LogSink log)
+                       std::string socket, std::function<bool()> served, toki::LogSink log)
     : words_(std::move(words)),
       socket_(std::move(socket)),
+      served_(std::move(served)),
       log_(std::move(log)),
       child_ended_(executor, SIGCHLD),
       timer_(executor) {}
@@ -279,6 +280,7 @@ bool Supervisor::reap() {
     return false;
   }
   pid_ = 0;
+  status_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   if (!stopping_) {
     log_(LogLevel::error,
          WIFSIGNALED(status)
@@ -288,13 +290,18 @@ bool Supervisor::reap() {
   return true;
 }
 
-asio::awaitable<void> Supervisor::run() {
+asio::awaitable<std::optional<int>> Supervisor::run() {
   Millis pause{1000};
+  int deaths = 0;
   auto started = std::chrono::steady_clock::now();
   while (!stopping_) {
     if (pid_ != 0 && !reap()) {
       (void)co_await child_ended_.async_wait(kAsTuple);
       continue;
+    }
+    // A wrong flag or model does not get better; a server that served once may have met anything.
+    if (++deaths >= kTries && !served_()) {
+      co_return status_;
     }
     if (std::chrono::steady_clock::now() - started > std::chrono::minutes(1)) {
       pause = Millis(1000);
@@ -310,6 +317,7 @@ asio::awaitable<void> Supervisor::run() {
       log_(LogLevel::error, status.error().detail);
     }
   }
+  co_return std::nullopt;
 }
 
 asio::awaitable<void> Supervisor::stop(Millis limit) {

@@ -54,6 +54,10 @@ struct EngineOptions {
   /// Not 0: answers are to be those of a backend without any cache, whose physical batch this is. One
   /// request runs at a time, and only whole batches of a prompt are reused (docs/divergence.md).
   std::uint64_t exact_batch = 0;
+  /// Nothing is shared between scopes by the backend either: what a slot holds is reused only where
+  /// all of it was computed for prompts of the same scope, else may_reuse() is false. The backend's own
+  /// cache is never counted on, and a client's choice of a slot is not followed.
+  bool isolated = false;
 };
 
 /// Why a request runs where it runs; `x-toki-reason` and the log say it with these names.
@@ -99,7 +103,13 @@ struct Query {
   const Embedding* embedding = nullptr;  ///< of the prompt, where wants_embedding(); null: no
                                          ///< search by similarity
   std::optional<Reason> bypass{};        ///< set: toki has no say, for this reason
-  std::uint32_t sequences = 1;           ///< how many slots the request will take in the backend
+  /// The request cannot name its slot: the backend takes the idle one that shares most of the prompt,
+  /// where that is more than a tenth of it, else the one that it used longest ago. A step makes that
+  /// the ticket's own; see Ticket::wants_proof().
+  bool unnamed = false;
+  bool alone = false;  ///< the backend cannot be told what to reuse: it begins when every slot is
+                       ///< idle, and those that hold something of other scopes are erased for it
+  std::uint32_t sequences = 1;  ///< how many slots the request will take in the backend
   std::optional<std::uint32_t>
       slot{};  ///< the client's own choice, already checked against slots()
   std::chrono::milliseconds waited{0};  ///< how long the caller has waited already
@@ -143,6 +153,7 @@ struct StepReport {
   double ms = 0;               ///< that the backend took; 0: not known
   bool pending = false;  ///< save, where Step::later: the store still works on it; how that ends is
                          ///< told to Ticket::stored()
+  bool overtaken = false;  ///< save, restore: what was asked for behind it was done first
 };
 
 enum class Ending : std::uint8_t {
@@ -164,6 +175,9 @@ struct Outcome {
   bool truncated =
       false;  ///< the backend dropped part of the prompt: what the slot holds is not known
   TokenSpan generated{};  ///< their ids, when all are known
+  std::optional<std::uint64_t>
+      held{};  ///< tokens in the ticket's slot now, as the backend says; asked
+               ///< where Ticket::wants_proof()
 };
 
 /// What finish() made of it, for the log and the headers.
@@ -173,8 +187,9 @@ struct Account {
   std::uint64_t reused = 0;
   bool tokenization_mismatch = false;
   bool integrity_fault = false;
-  bool restore_failed = false;   ///< less than half of what was restored was then reused
-  std::uint64_t prompt = 0;      ///< the id under which it is remembered; 0: it is not
+  bool restore_failed = false;  ///< less than half of what was restored was then reused
+  bool elsewhere = false;    ///< Query::unnamed: it is not certain that the slot was the ticket's
+  std::uint64_t prompt = 0;  ///< the id under which it is remembered; 0: it is not
   bool wants_embedding = false;  ///< it is remembered without a model's embedding
 };
 
@@ -199,16 +214,27 @@ class TOKI_EXPORT Ticket {
   CacheClass predicted_class() const noexcept;
   Reason reason() const noexcept;
   Source source() const noexcept;
-  /// False: send `cache_prompt: false`, because what the slot holds must not be reused.
+  /// False: send `cache_prompt: false`, because what the slot holds must not be reused. Known when
+  /// the steps are done.
   bool may_reuse() const noexcept;
 
   /// What to do next before the request is sent; null: nothing any more. Valid until step_done().
-  const Step* next_step() noexcept;
+  /// Once it is sent nothing is begun any more.
+  const Step* next_step();
   /// The restore behind a save of the same slot, when the caller begins both, in this order, before
   /// either is done; their reports come one by one all the same. Null: there is none. Valid until it
   /// is reported.
   /// REQUIRES: next_step() gave a step that is not done.
   const Step* begin_behind() noexcept;
+  /// Whether the request may be sent while the restore is under way that is the last step, apart()
+  /// after that was begun. A backend that works off what it is asked in the order of asking then
+  /// does both between the same two batches. Where the answer begins first all the same, the
+  /// restore is reported as overtaken.
+  /// REQUIRES: next_step() gave a step that is not done.
+  bool may_send_behind() const noexcept;
+  /// How long after one call the next is made, so that the backend reads them in this order: 10 to
+  /// 80 ms, by how that went.
+  std::chrono::milliseconds apart() const noexcept;
   /// To be called once, by any thread and after the ticket's end too, when the store is done with
   /// the save that next_step() gave.
   std::function<void(const Status&)> stored();
@@ -225,6 +251,10 @@ class TOKI_EXPORT Ticket {
   /// For tickets without a slot: these slots are the ones it works in; the others are free again.
   void settle(std::span<const std::uint32_t> in_use);
   bool settled() const noexcept;
+  /// Query::unnamed: that so many tokens were reused does not tell alone that the request ran in the
+  /// ticket's slot. Outcome::held may tell it; where nothing does, what idle slots hold is not known
+  /// any more.
+  bool wants_proof(std::optional<std::uint64_t> cached_tokens) const noexcept;
   /// How many of these slots the ticket holds.
   std::size_t claimed_among(std::span<const std::uint32_t> slots) const noexcept;
 
@@ -396,10 +426,10 @@ class TOKI_EXPORT Engine {
   /// Called, without locks, with all pins, whenever one was added or removed. One listener, set before
   /// the first pin.
   void on_pins_change(std::function<void(std::vector<PinRecord>)> tell);
-  /// The scope of requests without adapters, once it is known what the backend can do: pins of it get
-  /// slots. None: the backend is not ready. A change or restart of the backend, or its sleep, means
-  /// none.
-  void serve_pins(std::optional<Scope> scope);
+  /// The scopes of requests without adapters (one; or one a tenant), once it is known what the backend
+  /// can do: pins of them get slots. None: the backend is not ready. A change or restart of the backend,
+  /// or its sleep, means none.
+  void serve_pins(std::vector<Scope> scopes);
 
   /// Slots that begin_chore() would save if they were idle and saving did not pause.
   std::vector<std::uint32_t> unsaved() const;
@@ -441,6 +471,12 @@ class TOKI_EXPORT Engine {
   /// The backend says the slot is idle again.
   void unfence(std::uint32_t slot);
 
+  /// While one is held nobody reuses what a slot holds: something works in slots that we do not see.
+  /// When it goes, what the slots hold is unknown. Only where EngineOptions::isolated; else it does
+  /// nothing.
+  class Distrust;
+
+  bool isolated() const;
   std::size_t slots() const;
   /// That a request could have now: in exact mode none while another runs.
   std::size_t idle_slots() const;
@@ -451,6 +487,17 @@ class TOKI_EXPORT Engine {
   friend class Ticket;
   struct Impl;
   Result<Ticket> begin_pin();
+  std::shared_ptr<Impl> impl_;
+};
+
+class TOKI_EXPORT Engine::Distrust {
+ public:
+  explicit Distrust(Engine& engine);
+  ~Distrust();
+  Distrust(const Distrust&) = delete;
+  Distrust& operator=(const Distrust&) = delete;
+
+ private:
   std::shared_ptr<Impl> impl_;
 };
 

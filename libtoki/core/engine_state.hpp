@@ -4,6 +4,7 @@
 
 #include <toki/engine.hpp>
 
+#include <algorithm>
 #include <mutex>
 
 #include "core/known_prompts.hpp"
@@ -27,6 +28,9 @@ inline CacheClass class_of(bool bypass, std::uint64_t predicted, std::uint64_t m
          : predicted > 0        ? CacheClass::soft_hit
                                 : CacheClass::miss;
 }
+
+// So many requests in a row that ran elsewhere than they were made to, and none is any more.
+inline constexpr std::uint32_t kMaxFailedChoices = 8;
 
 struct Ticket::Impl {
   std::shared_ptr<Engine::Impl> engine;
@@ -64,7 +68,14 @@ struct Ticket::Impl {
   std::uint64_t wanted = 0;             // tokens of it that others wait for
   std::uint64_t restored = 0;           // tokens of it that a step put into the slot
   std::optional<std::uint64_t> prefilled_cached;  // the step's own word, before the request's
+  bool alone = false;                             // see Query::alone
+  bool clean = false;      // when it was sent, its slots held nothing of other scopes
   bool lost_slot = false;  // a step was given up that the backend may still be at
+  bool spoilt = false;     // the request was sent behind a restore that failed
+  bool overtaken = false;  // its answer began before the restore was reported: perhaps without it
+  bool unnamed = false;    // the backend chooses the slot: it is made to choose this ticket's
+  int choices_left = 4;    // so often at most
+  std::optional<std::uint64_t> rival;  // Rivals::most when the request was sent
   std::chrono::steady_clock::time_point started;
 
   std::uint64_t pin = 0;                 // it only puts this pin into its slot
@@ -80,6 +91,10 @@ struct Found {
   std::uint64_t similar_gain = 0;
   bool searched_similar = false;
 };
+
+// Two calls so far apart are read in their order where threads get a core at once. Where they wait
+// for one it takes more: each call that overtook another doubles it, and calm brings it back.
+constexpr double kMinApartMs = 10, kMaxApartMs = 80, kCalm = 0.995;
 
 struct Engine::Impl {
   EngineOptions options;
@@ -100,6 +115,7 @@ struct Engine::Impl {
   StoreDoubt doubt;
   Pace save{.fixed = 5, .per_token = 0.02};  // until measured
   Pace restore{.fixed = 5, .per_token = 0.02};
+  double apart_ms = kMinApartMs;    // see Ticket::apart()
   std::uint32_t save_failures = 0;  // in a row
   std::chrono::steady_clock::time_point saves_paused_until{};
   struct Pending {  // saved, and not yet taken by the store
@@ -117,9 +133,12 @@ struct Engine::Impl {
   double service_ms = 0;         // smoothed time a slot is taken
   double prefill_ms = 0;         // smoothed time to compute one token; 0: not measured yet
   bool foreign = true;           // the backend may hold prompts we never saw
+  bool choice_proven = false;    // it was seen to choose the slot that it was made to choose
+  std::uint32_t choices_failed = 0;  // in a row
   std::uint64_t longest_answer = 0;  // tokens: a known prompt may be followed by that many
   Pins pins;
-  std::optional<Scope> pin_scope;  // none: no pin gets a slot now
+  std::vector<Scope> pin_scopes;  // none: no pin gets a slot now
+  std::size_t distrusted = 0;     // see Engine::Distrust
   std::chrono::steady_clock::time_point pins_paused_until{};
   std::chrono::steady_clock::time_point hot_pins_at{};  // when they are chosen anew
   std::uint64_t hot_pins_seen = 0;  // completed requests when they were chosen last
@@ -144,6 +163,7 @@ struct Engine::Impl {
     return static_cast<double>(common) >= options.good_match * static_cast<double>(tokens.size());
   }
   Found search(const Query& query) const;
+  Query answerable(const Query& query) const;
   bool exact() const { return options.exact_batch > 0; }
   // Where states cannot be cut the backend computes in other batches, and nothing it holds is of use.
   bool reuses(const Query& query) const { return !exact() || (abilities.cuts && !query.surrogate); }
@@ -164,7 +184,7 @@ struct Engine::Impl {
   // Where the store gives most of what is known anyway, the backend's cache has to earn it.
   double first_trust() const { return abilities.saves && store != nullptr ? 0.5 : 1.0; }
   bool trusts_own_cache() const {
-    return facts.own_cache && !exact() && own_cache_trust >= kMinOwnCacheTrust;
+    return facts.own_cache && !exact() && !options.isolated && own_cache_trust >= kMinOwnCacheTrust;
   }
   std::string file_prefix() const { return "toki-" + std::to_string(first_prompt) + "-"; }
   // No two processes have the same names in one folder.
@@ -194,6 +214,20 @@ struct Engine::Impl {
   void add_stages(Ticket::Impl& ticket, const Plan& plan, const Query& query);
   void add_cut(Ticket::Impl& ticket, std::uint64_t tokens);
   void erase_claimed(Ticket::Impl& ticket);
+  void erase_foreign(Ticket::Impl& ticket);
+  bool only_own(const Ticket::Impl& ticket) const;
+  bool served(const Scope& scope) const {
+    return std::find(pin_scopes.begin(), pin_scopes.end(), scope) != pin_scopes.end();
+  }
+  void make_choice(Ticket::Impl& ticket);
+  struct Rivals {                       // of a ticket's slot, when the backend chooses
+    std::optional<std::uint64_t> most;  // tokens of its prompt that another holds; none: any number
+    std::uint64_t certain = 0;          // that another is known to hold
+  };
+  std::optional<std::uint64_t> rival(const Ticket::Impl& ticket, std::uint32_t slot) const;
+  Rivals rivals(const Ticket::Impl& ticket) const;
+  bool ran_in_slot(const Ticket::Impl& ticket, const Outcome& outcome) const;
+  void judge_choice(const Ticket::Impl& ticket, const Outcome& outcome, Account& account);
   void save_failed(const Error& error);
   int spare_rank(std::uint32_t slot) const;
   void step_done(Ticket::Impl& ticket, const Step& step, StepReport report);
@@ -202,6 +236,8 @@ struct Engine::Impl {
   bool doubts(const Ticket::Impl& ticket, const Outcome& outcome) const;
   void prefilled(Ticket::Impl& ticket, const Step& step, const StepReport& report);
   void was_cut(Ticket::Impl& ticket, const Step& step, const StepReport& report);
+  void set_apart(bool overtaken);
+  void judge_overtaken(Ticket::Impl& ticket, const Outcome& outcome);
   void broken_off(Ticket::Impl& ticket);
   void release(Ticket::Impl& ticket);
   void settle_content(Ticket::Impl& ticket, const Outcome& outcome, const Account& account);

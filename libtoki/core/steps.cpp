@@ -8,6 +8,7 @@
 //              then says of the prompt that it was cached; our account does not.)
 //              Or a stage of a prompt, where states can only be used whole: see add_stages().
 //              Or, in exact mode, what cuts the slot: see add_cut().
+//              Or the beginning of a prompt whose slot the backend chooses: see make_choice().
 //
 // What is displaced, or saved as a stage, is taken by the store while the request goes on.
 #include <algorithm>
@@ -72,7 +73,7 @@ double Engine::Impl::lead_ms(const Query& query, const Plan& plan) const {
 // Others may begin with it too: somebody who does waits already; or others are at work, so that more
 // may come while it is computed, and most of it was never seen.
 bool Engine::Impl::leads(const Query& query, const Plan& plan) const {
-  const bool likely = pool.leased() > 1 && 2 * plan.predicted < query.tokens.size();
+  const bool likely = pool.leased() > 1 && 8 * plan.predicted < query.tokens.size();
   return (query.followed || likely) && may_lead(query) && lead_ms(query, plan) > 0;
 }
 
@@ -80,6 +81,8 @@ void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, const Query
   if (plan.action != Plan::Action::run) {
     if (exact() && query.bypass == Reason::not_cacheable) {
       erase_claimed(ticket);
+    } else if (query.alone) {
+      erase_foreign(ticket);
     }
     return;
   }
@@ -119,6 +122,70 @@ void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, const Query
     ticket.leads = true;
     ++stats.leads_total;
   }
+  const auto computed =
+      std::find_if(ticket.steps.begin(), ticket.steps.end(),
+                   [](const Step& step) { return step.kind == Step::Kind::prefill; });
+  if (options.isolated && plan.restore == 0 && computed != ticket.steps.end() &&
+      !pool.only_of(plan.slot, ticket.scope) && !pool[plan.slot].erase_first) {
+    ticket.steps.insert(computed, {.kind = Step::Kind::erase, .slot = slot});
+  }
+}
+
+// Most tokens of the prompt that another slot may hold when the request comes to the backend; none: it
+// is not known. What an idle slot holds of other adapters counts as well: only tokens are compared.
+std::optional<std::uint64_t> Engine::Impl::rival(const Ticket::Impl& ticket,
+                                                 std::uint32_t slot) const {
+  const Ticket::Impl* user = lessee[slot];
+  const bool works = user != nullptr && user->slot == slot;
+  if (works ? !user->tokens_known
+            : pool[slot].content == SlotContent::unknown || pool[slot].erase_first) {
+    return std::nullopt;
+  }
+  const Tokens& held = works ? user->tokens : pool[slot].tokens;
+  const std::uint64_t common = common_prefix(held, ticket.tokens);
+  const bool goes_on = common == held.size() && !held.empty();
+  const std::uint64_t tail =
+      works || pool[slot].open_end ? ticket.tokens.size() : pool[slot].unknown_tail;
+  return std::min<std::uint64_t>(common + (goes_on ? tail : 0), ticket.tokens.size());
+}
+
+Engine::Impl::Rivals Engine::Impl::rivals(const Ticket::Impl& ticket) const {
+  Rivals result{.most = 0, .certain = 0};
+  for (std::uint32_t i = 0; i < pool.size(); ++i) {
+    const auto one = i == ticket.slot ? std::optional<std::uint64_t>(0) : rival(ticket, i);
+    result.certain = std::max(result.certain, one.value_or(0));
+    result.most = result.most && one ? std::optional(result.certain) : std::nullopt;
+  }
+  return result;
+}
+
+// The request cannot say where it is to run, so its slot first gets more of the prompt than the backend
+// can find in any other: mostly it has it already, and nothing is to be done. Asked again when that is
+// done, because others may have come meanwhile.
+void Engine::Impl::make_choice(Ticket::Impl& ticket) {
+  constexpr std::uint64_t kShare = 8;  // the backend wants more than a tenth
+  const std::uint64_t size = ticket.tokens.size();
+  if (!ticket.unnamed || !ticket.slot || ticket.sent || ticket.choices_left == 0 ||
+      ticket.epoch != epoch || size < 2) {
+    return;
+  }
+  --ticket.choices_left;
+  const std::uint32_t slot = *ticket.slot;
+  const std::uint64_t least = std::max(size / kShare, rivals(ticket).certain);
+  const std::uint64_t held = pool.common(slot, ticket.scope, ticket.tokens);
+  // The backend may still be at a request there that was given up: it is free when a step is done.
+  const bool free = pool[slot].content != SlotContent::unknown && !pool[slot].open_end;
+  // What follows the known tokens may be what the prompt goes on with: no step may cut it off.
+  const std::uint64_t limit = held > 0 ? pool.common_limit(slot, ticket.scope, ticket.tokens) : 0;
+  const std::uint64_t end = std::min(std::max(least + 1, limit), size - 1);
+  if ((free && held > least) || end <= held) {
+    return;
+  }
+  const TokenSpan beginning = TokenSpan(ticket.tokens).first(end);
+  ticket.steps.push_back({.kind = Step::Kind::prefill,
+                          .slot = {.index = slot},
+                          .scope = ticket.scope,
+                          .tokens = Tokens(beginning.begin(), beginning.end())});
 }
 
 // A backend reuses all that its slot and the prompt share. To make it reuse these tokens and no more,
@@ -144,6 +211,22 @@ void Engine::Impl::erase_claimed(Ticket::Impl& ticket) {
     if (pool[slot].content != SlotContent::empty) {
       ticket.steps.push_back({.kind = Step::Kind::erase, .slot = {.index = slot}});
     }
+  }
+}
+
+// The same where scopes share nothing. What is lost is saved where that pays.
+void Engine::Impl::erase_foreign(Ticket::Impl& ticket) {
+  const PlanWorld now = world();
+  for (const std::uint32_t slot : ticket.claimed) {
+    if (pool.only_of(slot, ticket.scope)) {
+      continue;
+    }
+    SlotView view = view_of(slot);
+    view.idle = true;  // but for this ticket
+    if (worth_saving(view, now)) {
+      add_save(ticket, slot, true);
+    }
+    ticket.steps.push_back({.kind = Step::Kind::erase, .slot = {.index = slot}});
   }
 }
 
@@ -225,21 +308,26 @@ void Engine::Impl::restored(Ticket::Impl& ticket, const Step& step, StepReport r
     // A failed restore leaves the slot in a state that nobody knows.
     ++stats.restore_failures_total;
     pool.erase_before_use(slot);
+    ticket.spoilt = ticket.sent;
     if (report.error && report.error->code == Errc::timed_out) {
       // The backend may still be at it, so the slot gets no work before it says that it is idle.
       restores_paused_until = clock() + kPause;
       pool.fence(slot, true);
       ticket.steps.clear();
+      ticket.choices_left = 0;
       ticket.lost_slot = true;
       return;
     }
-    ticket.steps.insert(ticket.steps.begin(), {.kind = Step::Kind::erase, .slot = step.slot});
-    ticket.common = ticket.common_limit = ticket.predicted = 0;
     ticket.source = Source::none;
+    ticket.common = ticket.predicted = 0;
+    if (!ticket.sent) {
+      ticket.steps.insert(ticket.steps.begin(), {.kind = Step::Kind::erase, .slot = step.slot});
+    }
+    ticket.common_limit = ticket.sent ? ticket.tokens.size() : 0;
     return;
   }
   ++stats.restores_total;
-  ticket.restored = report.reused;
+  ticket.overtaken = report.overtaken;
   stats.restored_tokens_total += report.reused;
   learn(restore, std::max<std::uint64_t>(report.reused, report.tokens.size() + report.unknown),
         report.ms);
@@ -282,6 +370,11 @@ void Engine::Impl::prefilled(Ticket::Impl& ticket, const Step& step, const StepR
   }
 }
 
+void Engine::Impl::set_apart(bool overtaken) {
+  apart_ms =
+      overtaken ? std::min(2 * apart_ms, kMaxApartMs) : std::max(kCalm * apart_ms, kMinApartMs);
+}
+
 void Engine::Impl::was_cut(Ticket::Impl& ticket, const Step& step, const StepReport& report) {
   const std::uint32_t slot = step.slot.index;
   if (report.error || report.reused + 1 != step.tokens.size()) {
@@ -295,10 +388,15 @@ void Engine::Impl::was_cut(Ticket::Impl& ticket, const Step& step, const StepRep
 
 void Engine::Impl::step_done(Ticket::Impl& ticket, const Step& step, StepReport report) {
   const bool failed = report.error.has_value();
+  set_apart(step.kind == Step::Kind::save && report.overtaken);
   switch (step.kind) {
     case Step::Kind::erase:
       if (report.error) {
         ticket.may_reuse = false;  // it could not be erased, so it must be computed over
+        if (options.isolated) {
+          ticket.steps.clear();  // a step that computes would reuse what is there
+          ticket.leads = false;
+        }
       } else {
         pool.set_empty(step.slot.index);
         ticket.common = ticket.common_limit = 0;
@@ -411,8 +509,13 @@ Result<Ticket> Engine::begin_spare() {
   return Ticket(std::move(ticket));
 }
 
-const Step* Ticket::next_step() noexcept {
-  if (impl_->steps.empty()) {
+const Step* Ticket::next_step() {
+  const bool too_late = impl_->sent && !impl_->step_begun && !impl_->behind_begun;
+  if (impl_->steps.empty() && impl_->unnamed) {
+    const std::lock_guard lock(impl_->engine->mutex);
+    impl_->engine->make_choice(*impl_);
+  }
+  if (impl_->steps.empty() || too_late) {
     return nullptr;
   }
   impl_->step_begun = true;
@@ -427,6 +530,21 @@ const Step* Ticket::begin_behind() noexcept {
   }
   impl_->behind_begun = true;
   return &steps[1];
+}
+
+bool Ticket::may_send_behind() const noexcept {
+  const auto& steps = impl_->steps;
+  const std::lock_guard lock(impl_->engine->mutex);
+  const bool last = steps.size() == (impl_->behind_begun ? 2 : 1);
+  return last && steps.back().kind == Step::Kind::restore && impl_->slot && impl_->pin == 0 &&
+         !impl_->unnamed && impl_->engine->abilities.cuts && !impl_->engine->exact() &&
+         (!impl_->engine->options.isolated ||  // without the restore it would reuse what is there
+          impl_->engine->pool.only_of(*impl_->slot, impl_->scope));
+}
+
+std::chrono::milliseconds Ticket::apart() const noexcept {
+  const std::lock_guard lock(impl_->engine->mutex);
+  return std::chrono::milliseconds(static_cast<std::int64_t>(impl_->engine->apart_ms));
 }
 
 std::function<void(const Status&)> Ticket::stored() {
@@ -464,6 +582,7 @@ void Ticket::step_done(StepReport report) {
     }
     if (left) {
       impl_->steps.clear();
+      impl_->choices_left = 0;
       return;
     }
     const Step step = std::move(impl_->steps.front());

@@ -47,6 +47,19 @@ void Engine::Impl::lease(Ticket::Impl& ticket, const Plan& plan) {
   }
 }
 
+// No slot that it may work in holds anything of another scope, and the backend has nowhere else to take
+// it from.
+bool Engine::Impl::only_own(const Ticket::Impl& ticket) const {
+  const bool named = ticket.slot.has_value();
+  if (distrusted > 0 || ticket.epoch != epoch || ticket.claimed.empty() ||
+      (!named && (facts.own_cache || ticket.claimed.size() != pool.size()))) {
+    return false;
+  }
+  return std::all_of(ticket.claimed.begin(), ticket.claimed.end(), [&](std::uint32_t slot) {
+    return slot < pool.size() && pool.only_of(slot, ticket.scope);
+  });
+}
+
 void Engine::Impl::release(Ticket::Impl& ticket) {
   for (const auto* slots : {&ticket.claimed, &ticket.borrowed}) {
     for (const std::uint32_t i : *slots) {
@@ -75,7 +88,7 @@ bool Engine::Impl::impossible(const Ticket::Impl& ticket, std::uint64_t cached) 
   if (ticket.slot && cached <= ticket.common_limit) {
     return false;
   }
-  if (ticket.slot && !facts.own_cache) {
+  if (ticket.slot && !facts.own_cache && !ticket.unnamed) {
     return true;
   }
   return !foreign && cached > known.computed(ticket.scope, ticket.tokens) + longest_answer;
@@ -95,8 +108,10 @@ Account Engine::Impl::account(const Ticket::Impl& ticket, const Outcome& outcome
                                                                     : CacheClass::miss;
   }
   // What the backend says of a restore proves nothing; what its next request reuses does.
+  // (Where it ran elsewhere the restored state was not asked.)
   result.restore_failed = ticket.restored > 0 && outcome.ending == Ending::completed &&
-                          outcome.cached_tokens && 2 * result.reused < ticket.restored;
+                          outcome.cached_tokens && 2 * result.reused < ticket.restored &&
+                          (!ticket.unnamed || ran_in_slot(ticket, outcome));
   if (result.restore_failed && result.cache_class == CacheClass::hit) {
     result.cache_class = CacheClass::soft_hit;
   }
@@ -107,6 +122,19 @@ Account Engine::Impl::account(const Ticket::Impl& ticket, const Outcome& outcome
     result.integrity_fault = outcome.cached_tokens && impossible(ticket, result.reused);
   }
   return result;
+}
+
+// The request and the restore before it were answered in the wrong order. They were done in the right
+// one if what was restored was reused; else the state came upon the answer.
+void Engine::Impl::judge_overtaken(Ticket::Impl& ticket, const Outcome& outcome) {
+  if (!ticket.overtaken || outcome.cached_tokens.value_or(0) >= ticket.predicted) {
+    return;
+  }
+  set_apart(true);
+  ticket.spoilt = true;
+  ticket.restored = 0;
+  ticket.common_limit = ticket.tokens.size();
+  ticket.source = Source::none;
 }
 
 void Engine::Impl::judge_restore(const Ticket::Impl& ticket, const Account& account) {
@@ -185,6 +213,44 @@ void Engine::Impl::measure(const Ticket::Impl& ticket, const Outcome& outcome) {
   }
 }
 
+// Whether the backend is known to have chosen the ticket's slot: it reused more than another can have
+// held, or the slot now holds the prompt and its answer. What the backend's own cache has may have come
+// into any slot.
+bool Engine::Impl::ran_in_slot(const Ticket::Impl& ticket, const Outcome& outcome) const {
+  const std::uint64_t cached = outcome.cached_tokens.value_or(0);
+  if (ticket.rival && cached > *ticket.rival && !facts.own_cache) {
+    return true;
+  }
+  return outcome.held && cached > 0 && *outcome.held >= ticket.tokens.size() &&
+         *outcome.held <= ticket.tokens.size() + outcome.generated_tokens;
+}
+
+// Where it is not known that it ran in the ticket's slot, it may have been any that was idle.
+void Engine::Impl::judge_choice(const Ticket::Impl& ticket, const Outcome& outcome,
+                                Account& account) {
+  if (!ticket.unnamed || !ticket.slot || outcome.ending == Ending::refused) {
+    return;
+  }
+  if (ran_in_slot(ticket, outcome)) {
+    choice_proven = true;
+    choices_failed = 0;
+    return;
+  }
+  if (outcome.ending != Ending::completed && choice_proven) {
+    return;  // it left too early to tell: nothing speaks against it
+  }
+  account.elsewhere = true;
+  choices_failed += outcome.ending == Ending::completed ? 1 : 0;
+  foreign = true;
+  for (std::uint32_t i = 0; i < pool.size(); ++i) {
+    if (!pool[i].leased) {
+      pool.set_unknown(i);
+    } else if (lessee[i] != nullptr && lessee[i] != &ticket) {
+      lessee[i]->common = 0;  // nor what others found in theirs
+    }
+  }
+}
+
 void Engine::Impl::settle_content(Ticket::Impl& ticket, const Outcome& outcome,
                                   const Account& account) {
   const bool one_slot = ticket.settled && ticket.claimed.size() == 1 && facts.pinning;
@@ -202,7 +268,7 @@ void Engine::Impl::settle_content(Ticket::Impl& ticket, const Outcome& outcome,
     const bool fits =
         facts.context == 0 || ticket.tokens.size() + outcome.generated_tokens < facts.context;
     const bool certain = one_slot && ticket.tokens_known && ticket.sequences == 1 && fits &&
-                         !outcome.truncated && !account.tokenization_mismatch;
+                         !outcome.truncated && !account.tokenization_mismatch && !account.elsewhere;
     const bool cancelled = outcome.ending == Ending::cancelled;
     if (certain && outcome.ending == Ending::completed) {
       Tokens held = ticket.tokens;
@@ -228,7 +294,9 @@ void Engine::Impl::settle_content(Ticket::Impl& ticket, const Outcome& outcome,
       pool.hold(i, ticket.scope, std::move(ticket.tokens), 1, 0, true);
       pool.set_surrogate(i, ticket.surrogate);
     } else {
-      pool.set_unknown(i);
+      // What was sent with cache_prompt false, and completed in the one slot, is all that is there.
+      const bool own = ticket.clean || (one_slot && outcome.ending == Ending::completed);
+      options.isolated&& own ? pool.set_owned(i, ticket.scope) : pool.set_unknown(i);
       foreign = true;
     }
   }
@@ -299,7 +367,10 @@ Reason Ticket::reason() const noexcept {
   return impl_->reason;
 }
 bool Ticket::may_reuse() const noexcept {
-  return impl_->may_reuse && (impl_->predicted > 0 || !impl_->engine->exact());
+  const std::lock_guard lock(impl_->engine->mutex);
+  const bool some = impl_->predicted > 0 || impl_->alone || !impl_->engine->exact();
+  return impl_->may_reuse && some &&
+         (!impl_->engine->options.isolated || impl_->engine->only_own(*impl_));
 }
 Source Ticket::source() const noexcept {
   return impl_->source;
@@ -310,6 +381,15 @@ bool Ticket::current() const noexcept {
 }
 bool Ticket::settled() const noexcept {
   return impl_->settled;
+}
+
+bool Ticket::wants_proof(std::optional<std::uint64_t> cached_tokens) const noexcept {
+  if (!impl_->unnamed || !impl_->slot) {
+    return false;
+  }
+  const std::lock_guard lock(impl_->engine->mutex);
+  const Outcome told{.cached_tokens = cached_tokens};
+  return !impl_->engine->ran_in_slot(*impl_, told);
 }
 
 std::size_t Ticket::claimed_among(std::span<const std::uint32_t> slots) const noexcept {
@@ -327,6 +407,10 @@ CacheClass Ticket::predicted_class() const noexcept {
 void Ticket::sent() noexcept {
   const std::lock_guard lock(impl_->engine->mutex);
   impl_->sent = true;
+  impl_->clean = impl_->engine->only_own(*impl_);
+  if (impl_->unnamed && impl_->slot && impl_->epoch == impl_->engine->epoch) {
+    impl_->rival = impl_->engine->rivals(*impl_).most;
+  }
   impl_->engine->foreign = impl_->engine->foreign || !impl_->tokens_known || impl_->surrogate;
 }
 
@@ -366,14 +450,20 @@ Account Ticket::finish(const Outcome& outcome) && {
   const Embedding hash = whole ? hash_embedding(ticket->tokens) : Embedding{};
   {
     const std::lock_guard lock(engine->mutex);
+    engine->judge_overtaken(*ticket, outcome);
     account = engine->account(*ticket, outcome);
     engine->count(*ticket, outcome, account);
     const bool current = ticket->epoch == engine->epoch;
     if (current && ticket->sent) {
       engine->measure(*ticket, outcome);
       engine->judge_restore(*ticket, account);
-      doubt = engine->doubts(*ticket, outcome) ? engine->doubt : nullptr;
+      engine->judge_choice(*ticket, outcome, account);
+      const bool doubted = !account.elsewhere && engine->doubts(*ticket, outcome);
+      doubt = doubted ? engine->doubt : nullptr;
       engine->settle_content(*ticket, outcome, account);
+      if (ticket->spoilt || !ticket->steps.empty()) {
+        engine->pool.erase_before_use(*ticket->slot);
+      }
       if (whole && !account.tokenization_mismatch && !account.integrity_fault) {
         changes = engine->remember(*ticket, hash);
         const PromptRecord* kept = engine->known.find(changes.empty() ? 0 : changes[0].prompt.id);

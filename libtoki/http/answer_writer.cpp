@@ -1,5 +1,6 @@
 #include <toki/http/answer_writer.hpp>
 #include <toki/http/body_edit.hpp>
+#include <toki/http/generation_request.hpp>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
@@ -16,9 +17,40 @@ namespace toki::http {
 namespace asio = boost::asio;
 constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 
-std::string error_body(const HttpError& error) {
+namespace {
+
+// Anthropic's clients choose by status and by these; they know no others.
+std::string_view anthropic_type(unsigned status) noexcept {
+  switch (status) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 413: return "request_too_large";
+    case 429: return "rate_limit_error";
+    case 503: return "overloaded_error";
+    case 504: return "timeout_error";
+    default: return status < 500 ? "invalid_request_error" : "api_error";
+  }
+}
+
+}  // namespace
+
+ErrorForm error_form_of(std::string_view target) {
+  constexpr std::string_view kMessages = "/v1/messages";
+  const std::string path = decoded_path(target);
+  const bool below = path.starts_with(kMessages) &&
+                     (path.size() == kMessages.size() || path[kMessages.size()] == '/');
+  return below ? ErrorForm::anthropic : ErrorForm::openai;
+}
+
+std::string error_body(const HttpError& error, ErrorForm form) {
   std::string offset = error.offset ? fmt::format(",\"offset\":{}", *error.offset) : std::string();
-  return fmt::format(R"({{"error":{{"code":{},"message":{},"type":"{}"{}}}}})", error.status,
+  if (form == ErrorForm::anthropic) {
+    return fmt::format(R"({{"type":"error","error":{{"type":"{}","message":{}{}}}}})",
+                       anthropic_type(error.status), quote(error.message), offset);
+  }
+  const std::string code = error.code.empty() ? std::to_string(error.status) : quote(error.code);
+  return fmt::format(R"({{"error":{{"code":{},"message":{},"type":"{}"{}}}}})", code,
                      quote(error.message), error.type, offset);
 }
 
@@ -40,6 +72,7 @@ std::string_view reason_phrase(unsigned status) noexcept {
     case 429: return "Too Many Requests";
     case 431: return "Request Header Fields Too Large";
     case 500: return "Internal Server Error";
+    case 501: return "Not Implemented";
     case 502: return "Bad Gateway";
     case 503: return "Service Unavailable";
     case 504: return "Gateway Timeout";
@@ -171,7 +204,7 @@ asio::awaitable<void> AnswerWriter::whole(unsigned status, std::string_view cont
 }
 
 asio::awaitable<void> AnswerWriter::error(const HttpError& error) {
-  const std::string json = error_body(error);
+  const std::string json = error_body(error, error_form);
   if (!head_sent_) {
     co_await whole(error.status, "application/json; charset=utf-8", json, error.retry_after);
   } else {
@@ -180,7 +213,9 @@ asio::awaitable<void> AnswerWriter::error(const HttpError& error) {
 }
 
 asio::awaitable<void> AnswerWriter::error_event(std::string_view json) {
-  if (!event_stream_ || body_begun_) {
+  const bool anthropic = error_form == ErrorForm::anthropic;
+  const bool broken = body_begun_;
+  if (!event_stream_ || (broken && !(anthropic && between_events_ && chunked_))) {
     keep_alive_ = false;
     Turn turn(*this);
     if (!turn.taken()) {
@@ -189,11 +224,17 @@ asio::awaitable<void> AnswerWriter::error_event(std::string_view json) {
     co_await write({});
     co_return;
   }
-  std::string event = "data: ";
+  std::string event = anthropic ? "event: error\ndata: " : "data: ";
   // A line break inside JSON is white space; inside an event it would end the line.
   std::transform(json.begin(), json.end(), std::back_inserter(event),
                  [](char c) { return c == '\n' || c == '\r' ? ' ' : c; });
   event += "\n\n";
+  if (broken) {  // its last chunk stays away, so that it is not taken as whole
+    keep_alive_ = false;
+    co_await body(event);
+    told_ = true;
+    co_return;
+  }
   co_await body(event, true);
   co_await end();
 }

@@ -126,6 +126,10 @@ std::string_view authorization_of(const ClientRequest& request) {
 
 }  // namespace
 
+// The restore that a request was sent behind never ended, or its backend was started again: it is
+// taken back, and sent anew.
+struct SentInVain {};
+
 // One generation on its way. Lives in serve()'s frame, so whatever ends serve() ends it too; a
 // ticket that is still here then is counted as cancelled and its slot keeps only what is certain.
 struct Proxy::Flow {
@@ -137,17 +141,28 @@ struct Proxy::Flow {
   const Body* body = nullptr;  // none: unreadable to us, passed on as it is
   std::optional<Ticket> ticket;
   bool sent = false;
+  bool sent_in_vain = false;
+  bool alone = false;     // see Query::alone
+  bool unsafe = false;    // and it would be told what others had computed: it is not sent
+  bool unproven = false;  // it is answered, and where it ran is still to be asked
   Rendered rendered;
   std::vector<bool> old_work;  // slots that worked for others when this was sent
   RelayResult result;
+  std::optional<AnswerText> audited{};  // the answer, if it may be repeated
 
   asio::awaitable<void> run();
-  asio::awaitable<bool> take_ticket(const Query& query);
+  asio::awaitable<void> deliver(const Query& query);
+  asio::awaitable<void> run_steps_and_send();
+  asio::awaitable<void> run_to_departure(Departure& departure);
+  asio::awaitable<void> send_at(Departure& departure);
   asio::awaitable<Result<Rendered>> render();
   asio::awaitable<void> refuse(const Error& error);
   asio::awaitable<void> send();
   asio::awaitable<void> relay_found(const RelayRequest& relayed);
-  void settle(bool client_left);
+  asio::awaitable<std::vector<std::uint64_t>> boundaries(TokenSpan prompt);
+  void conclude();
+  asio::awaitable<void> settle_asked();
+  void settle(bool client_left, std::optional<std::uint64_t> held = {});
   void offer_audit(const AnswerText& text);
 };
 
@@ -161,7 +176,7 @@ asio::awaitable<Result<Rendered>> Proxy::Flow::render() {
   }
   const Time begun = std::chrono::steady_clock::now();
   const std::string_view path = request.target.substr(0, request.target.find('?'));
-  const PromptSource source{path, request.body, authorization_of(request)};
+  const PromptSource source{path, request.body, authorization_of(request), request.tenant};
   auto tokens = co_await proxy.backend_.async_render(source);
   report.render_ms = since(begun);
   co_return tokens;
@@ -178,6 +193,10 @@ asio::awaitable<void> Proxy::Flow::refuse(const Error& error) {
   if (error.code == Errc::busy) {
     told.status = 429;
     told.type = "rate_limit_error";
+  } else if (error.code == Errc::unsupported) {
+    told.status = 501;
+    told.type = "not_supported_error";
+    told.retry_after = 0;
   }
   report.status = told.status;
   co_await answer.error(told);
@@ -193,7 +212,9 @@ asio::awaitable<void> Proxy::Flow::run() {
     co_return;
   }
   co_await proxy.monitor_.tried(kTrialPatience);
-  Query query = query_for(wanted, proxy.monitor_.identity());
+  Query query = query_for(wanted, proxy.monitor_.identity(), request.tenant);
+  alone = query.alone = proxy.engine_.isolated() && query.unnamed;
+  query.unnamed = query.unnamed && !alone;
   auto tokens = co_await render();
   if (tokens) {
     rendered = std::move(*tokens);
@@ -207,11 +228,10 @@ asio::awaitable<void> Proxy::Flow::run() {
     report.error = tokens.error().detail;
   }
   query.from_ids = !query.bypass && !query.surrogate && wanted.adapters.empty();
-  std::vector<std::uint64_t> boundaries;
+  std::vector<std::uint64_t> ends;
   if (query.from_ids && body != nullptr && proxy.engine_.wants_boundaries()) {
-    boundaries =
-        co_await prompt_boundaries(proxy.backend_, *body, query.tokens, authorization_of(request));
-    query.boundaries = boundaries;
+    ends = co_await boundaries(query.tokens);
+    query.boundaries = ends;
   }
   report.prompt = query.tokens.size();
   Embedding embedding;
@@ -219,14 +239,23 @@ asio::awaitable<void> Proxy::Flow::run() {
     embedding = co_await proxy.embeddings_.for_search(rendered.text, query.tokens);
     query.embedding = embedding.kind == EmbeddingKind::none ? nullptr : &embedding;
   }
-  if (co_await take_ticket(query)) {
-    co_await send();
-  }
+  co_await deliver(query);
 }
 
-// A ticket whose steps are done. When the backend was started again meanwhile it means nothing any
-// more, and another is taken.
-asio::awaitable<bool> Proxy::Flow::take_ticket(const Query& query) {
+asio::awaitable<std::vector<std::uint64_t>> Proxy::Flow::boundaries(TokenSpan prompt) {
+  if (wanted.endpoint != Endpoint::messages) {
+    co_return co_await prompt_boundaries(proxy.backend_, *body, prompt, authorization_of(request),
+                                         request.tenant);
+  }
+  const std::string text = proxy.backend_.chat_of_messages(*body).value_or("{}");
+  const auto chat = Body::parse(text);
+  co_return co_await prompt_boundaries(proxy.backend_, std::get<Body>(chat), prompt,
+                                       authorization_of(request), request.tenant);
+}
+
+// With a ticket. When the backend was started again before the request was sent, that means nothing
+// any more, and another is taken.
+asio::awaitable<void> Proxy::Flow::deliver(const Query& query) {
   const Time queued = std::chrono::steady_clock::now();
   answer.headers = "x-toki-cache: queued\r\n";
   for (;;) {
@@ -235,37 +264,99 @@ asio::awaitable<bool> Proxy::Flow::take_ticket(const Query& query) {
     if (!admitted) {
       answer.headers.clear();
       co_await refuse(admitted.error());
-      co_return false;
+      co_return;
     }
     ticket.emplace(std::move(*admitted));
-    co_await run_steps(*ticket, proxy.backend_, proxy.options_.store);
+    if (ticket->next_step() == nullptr) {
+      co_await send();
+    } else {
+      co_await run_steps_and_send();
+    }
     if (!ticket->trouble().empty()) {
       report.error = ticket->trouble();
     }
-    if (ticket->current()) {
-      co_return true;
+    if (sent) {
+      unproven = result.status == 200 && result.end == RelayResult::End::completed &&
+                 ticket->wants_proof(result.facts.cached_tokens);
+      if (!unproven) {  // else its client may leave while that is asked
+        conclude();
+      }
+      co_return;
     }
     std::move(*ticket).dismiss({}, SlotContent::unknown);
     ticket.reset();
+    if (unsafe) {
+      ++proxy.refused_;
+      answer.headers.clear();
+      const Error why{Errc::unsupported,
+                      "what the backend holds of others cannot be kept away from this call: it "
+                      "needs a backend without a prompt cache of its own and with --slot-save-path "
+                      "(let tokid start it)"};
+      co_await refuse(why);
+      co_return;
+    }
+  }
+}
+
+asio::awaitable<void> Proxy::Flow::run_steps_and_send() {
+  using namespace asio::experimental::awaitable_operators;
+  const auto executor = co_await asio::this_coro::executor;
+  Departure departure(executor, *ticket, result.answer_begun);
+  auto steps = run_to_departure(departure);
+  auto sending = send_at(departure);
+  try {
+    co_await (std::move(steps) && std::move(sending));
+  } catch (const SentInVain&) {
+    sent = false;
+    result = {};
+  }
+}
+
+asio::awaitable<void> Proxy::Flow::run_to_departure(Departure& departure) {
+  co_await run_steps(*ticket, proxy.backend_, proxy.options_.store, &departure);
+  if (sent && !result.answer_begun && !ticket->current()) {
+    sent_in_vain = true;
+    throw SentInVain{};
+  }
+}
+
+asio::awaitable<void> Proxy::Flow::send_at(Departure& departure) {
+  co_await departure.wait();
+  if (!ticket->current()) {
+    co_return;
+  }
+  try {
+    co_await send();
+  } catch (const boost::system::system_error&) {
+    if (!std::exchange(sent_in_vain, false)) {
+      throw;
+    }
   }
 }
 
 asio::awaitable<void> Proxy::Flow::send() {
   const auto slot = ticket->slot();
+  const bool reuse = ticket->may_reuse();
+  unsafe = alone && !reuse;
+  if (unsafe) {
+    co_return;
+  }
   report.slot = slot ? std::optional(slot->index) : std::nullopt;
   report.predicted = ticket->predicted();
   report.available = ticket->available();
+  const bool apart = !request.tenant.empty();  // it is told nothing that others' work decides
   report.reason = to_string(ticket->reason());
   report.source = to_string(ticket->source());
   answer.headers = fmt::format(
       "x-toki-cache: {}\r\nx-toki-reused: {}\r\nx-toki-known: {}\r\nx-toki-source: {}\r\n"
       "x-toki-slot: {}\r\nx-toki-reason: {}\r\n",
       to_string(ticket->predicted_class()), ticket->predicted(), ticket->available(), report.source,
-      slot ? std::to_string(slot->index) : "any", report.reason);
+      slot && !apart ? std::to_string(slot->index) : "any",
+      to_string(apart_reason(ticket->reason(), apart)));
   std::vector<std::string> storage;
   std::vector<std::string_view> pieces{request.body};
   if (body != nullptr) {
-    const auto edits = slot_edits(wanted, *body, report.slot, ticket->may_reuse());
+    const auto edits = slot_edits(wanted, *body, report.slot, reuse);
     pieces = splice(*body, edits, storage);
   }
   RelayRequest relayed{.method = request.method,
@@ -274,12 +365,12 @@ asio::awaitable<void> Proxy::Flow::send() {
                        .body = pieces,
                        .has_body = true,
                        .identity = true,
-                       .progress_limit = proxy.options_.progress_limit};
-  AnswerText text(wanted.stream ? AnswerKind::sse : AnswerKind::json);
+                       .progress_limit = proxy.options_.progress_limit,
+                       .id = request.id};
   Audit* const audit = proxy.options_.audit;
-  const bool audited = audit != nullptr && body != nullptr && audit->may_repeat(wanted, *body);
-  if (audited && audit->due()) {
-    relayed.text = &text;
+  if (audit != nullptr && body != nullptr && audit->may_repeat(wanted, *body)) {
+    audited.emplace(wanted.stream ? AnswerKind::sse : AnswerKind::json);
+    relayed.text = audit->due() ? &*audited : nullptr;
   }
   if (!ticket->settled()) {
     old_work = (co_await proxy.backend_.async_working()).value_or({});
@@ -287,11 +378,14 @@ asio::awaitable<void> Proxy::Flow::send() {
   ticket->sent();
   sent = true;
   co_await relay_found(relayed);
+}
+
+void Proxy::Flow::conclude() {
   settle(false);
   if (audited && report.cache_class == to_string(CacheClass::hit) &&
       report.ending == to_string(Ending::completed)) {
-    text.finish();
-    offer_audit(text);
+    audited->finish();
+    offer_audit(*audited);
   }
 }
 
@@ -320,7 +414,13 @@ void Proxy::Flow::offer_audit(const AnswerText& text) {
   proxy.options_.audit->hit(std::move(answered));
 }
 
-void Proxy::Flow::settle(bool client_left) {
+asio::awaitable<void> Proxy::Flow::settle_asked() {
+  const auto held = co_await proxy.backend_.async_held();
+  const std::uint32_t slot = ticket->slot()->index;
+  settle(false, held && slot < held->size() ? std::optional((*held)[slot]) : std::nullopt);
+}
+
+void Proxy::Flow::settle(bool client_left, std::optional<std::uint64_t> held) {
   const AnswerFacts& facts = result.facts;
   Outcome outcome{.ending = client_left ? Ending::cancelled : Ending::completed};
   // The first event may only open the answer; the second is a token, so the prompt was computed.
@@ -331,6 +431,7 @@ void Proxy::Flow::settle(bool client_left) {
                                                              : outcome.computed ? 1
                                                                                 : 0);
   outcome.truncated = facts.truncated;
+  outcome.held = held;
   if (!facts.several) {
     outcome.prompt_tokens = facts.prompt_tokens;
     outcome.cached_tokens = facts.cached_tokens;
@@ -359,11 +460,16 @@ void Proxy::Flow::settle(bool client_left) {
   report.mismatch = account.tokenization_mismatch;
   if (account.tokenization_mismatch && rendered.from_parts) {
     proxy.monitor_.tokens_were_wrong();
+  } else if (account.tokenization_mismatch && rendered.messages_shape != 0) {
+    proxy.backend_.messages_were_wrong(rendered.messages_shape);
   }
   if (account.wants_embedding) {
     proxy.embeddings_.for_record(account.prompt, std::move(rendered.text));
   }
   report.fault = account.integrity_fault;
+  if (account.elsewhere && outcome.ending == Ending::completed) {
+    report.error = "the backend may have chosen another slot than it was prepared to";
+  }
   if (account.restore_failed) {
     report.error = "the backend reused less than half of what it said it had restored";
   }
@@ -392,8 +498,14 @@ asio::awaitable<void> Proxy::pass(const ClientRequest& request, AnswerWriter& an
                              .body = body,
                              .has_body = request.has_body,
                              .identity = false,
-                             .progress_limit = options_.progress_limit};
+                             .progress_limit = options_.progress_limit,
+                             .id = request.id};
   RelayResult result;
+  const std::string path = decoded_path(request.target);
+  std::optional<Engine::Distrust> unseen;  // it works in a slot of which we know nothing
+  if (request.method == "POST" && takes_slot(path)) {
+    unseen.emplace(engine_);
+  }
   auto work = relay(upstream_, relayed, answer, result);
   const bool ended = co_await to_its_end(std::move(work), answer, client);
   report.status = result.status;
@@ -403,7 +515,6 @@ asio::awaitable<void> Proxy::pass(const ClientRequest& request, AnswerWriter& an
   if (request.method != "POST" || result.status != 200) {
     co_return;
   }
-  const std::string path = decoded_path(request.target);
   if (path == "/lora-adapters") {
     monitor_.adapters_changed();  // what slots and store hold was made with others
   } else if (path.starts_with("/slots/")) {
@@ -415,8 +526,10 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
                                    ClientWatch& client) {
   const Time started = std::chrono::steady_clock::now();
   const bool plain = request.target.starts_with('/');  // an absolute form may hold a password
-  RequestReport report{.method = request.method,
+  RequestReport report{.id = request.id,
+                       .method = request.method,
                        .path = plain ? request.target.substr(0, request.target.find('?')) : "-",
+                       .client = request.client,
                        .ending = "cancelled"};
   struct Teller {
     const Proxy& proxy;
@@ -475,6 +588,9 @@ asio::awaitable<void> Proxy::generate(const ClientRequest& request, AnswerWriter
   }
   if (monitor_.several_models()) {
     leave_to_backend(std::get<GenerationRequest>(read), Reason::several_models);
+  } else if (engine_.isolated() && endpoint == Endpoint::messages) {
+    // The slot that shares most of it may be another tenant's, and nothing can be said against that.
+    leave_to_backend(std::get<GenerationRequest>(read), Reason::not_cacheable);
   }
   if (options_.record) {
     options_.record(endpoint, request.body);
@@ -489,7 +605,9 @@ asio::awaitable<void> Proxy::generate(const ClientRequest& request, AnswerWriter
   const bool comments = flow.wanted.stream && options_.keep_alive.form != KeepAlive::Form::off;
   auto work = comments ? run_beside(flow.run(), answer.comments(options_.keep_alive)) : flow.run();
   co_await to_its_end(std::move(work), answer, client);
-  if (flow.ticket && flow.sent) {
+  if (flow.ticket && flow.unproven) {
+    co_await flow.settle_asked();
+  } else if (flow.ticket && flow.sent) {
     flow.settle(true);
   }
 }
@@ -497,7 +615,8 @@ asio::awaitable<void> Proxy::generate(const ClientRequest& request, AnswerWriter
 asio::awaitable<void> Proxy::look_up(const ClientRequest& request, AnswerWriter& answer) {
   PromptSource source{.path = query_value(request.target, "path"),
                       .body = request.body,
-                      .authorization = authorization_of(request)};
+                      .authorization = authorization_of(request),
+                      .tenant = request.tenant};
   const ExplainLimits limits{.volatile_lines = options_.volatile_lines,
                              .max_rendered_bytes = options_.max_rendered_bytes};
   const auto explained = co_await explain(backend_, monitor_, engine_, source, limits);
@@ -519,8 +638,8 @@ asio::awaitable<void> Proxy::change_pins(const ClientRequest& request, AnswerWri
   if (request.method == "POST") {
     const PinLimits limits{.volatile_lines = options_.volatile_lines,
                            .max_rendered_bytes = options_.max_rendered_bytes};
-    done = co_await add_pin(backend_, monitor_, engine_, request.body, authorization_of(request),
-                            limits);
+    const PinAsker asker{.authorization = authorization_of(request), .tenant = request.tenant};
+    done = co_await add_pin(backend_, monitor_, engine_, request.body, asker, limits);
   } else if (request.method == "DELETE") {
     // Without a parameter all go: so one that is no id must not be taken for none.
     const auto query = request.target.find('?');
@@ -528,13 +647,13 @@ asio::awaitable<void> Proxy::change_pins(const ClientRequest& request, AnswerWri
     const std::string_view id = query_value(request.target, "id");
     const bool clear = whole || (!id.empty() && request.target.substr(query + 1).size() ==
                                                     std::string_view("id=").size() + id.size());
-    done = clear ? remove_pins(engine_, id)
+    done = clear ? remove_pins(engine_, id, request.tenant)
                  : std::variant<std::string, HttpError>(
                        HttpError{.status = 400,
                                  .type = "invalid_request_error",
                                  .message = "the only parameter is id, the number of a pin"});
   } else {
-    done = list_pins(engine_);
+    done = list_pins(engine_, request.tenant);
   }
   if (const auto* refused = std::get_if<HttpError>(&done)) {
     co_await answer.error(*refused);

@@ -1,4 +1,5 @@
 #include <toki/http/answer_text.hpp>
+#include <toki/http/body_edit.hpp>
 #include <toki/http/relay.hpp>
 
 #include <boost/beast/http/buffer_body.hpp>
@@ -12,6 +13,8 @@
 #include <optional>
 #include <string>
 #include <unordered_set>
+#include <utility>
+#include <variant>
 #include <vector>
 
 namespace toki::http {
@@ -92,6 +95,18 @@ HttpError unreachable(const std::string& detail) {
   return {.status = 502, .type = "upstream_error", .message = detail};
 }
 
+// The message of an error as llama-server writes it.
+std::optional<std::string> message_of(std::string_view json) {
+  const auto parsed = Body::parse(json);
+  const Body* body = std::get_if<Body>(&parsed);
+  const JsonField* error = body != nullptr ? body->find("error") : nullptr;
+  const auto message = error != nullptr && error->kind == JsonKind::object
+                           ? member(error->value, "message")
+                           : std::nullopt;
+  return message && message->kind == JsonKind::string ? std::optional(unescape(message->value))
+                                                      : std::nullopt;
+}
+
 using Parser = beast::http::response_parser<beast::http::buffer_body>;
 
 struct Exchange {
@@ -127,6 +142,7 @@ asio::awaitable<void> Exchange::fail(beast::error_code ec, std::string_view when
             .message = fmt::format("the backend made no progress for {} ms",
                                    request.progress_limit.count())};
   }
+  answer.between_events(watch.at_event_boundary());
   co_await answer.error(told);
 }
 
@@ -172,7 +188,7 @@ asio::awaitable<void> Exchange::pass_head() {
   }
   std::string lines;
   append_end_to_end(lines, head, [](field, std::string_view name) {
-    return begins(name, "x-toki-") || begins(name, "access-control-");
+    return begins(name, "x-toki-") || begins(name, "access-control-") || same(name, "x-request-id");
   });
   const bool no_body = result.status == 204 || result.status == 304;
   std::optional<std::uint64_t> length;
@@ -244,12 +260,15 @@ asio::awaitable<void> Exchange::run() {
     co_return;
   }
   if (late && result.status != 200) {
-    const HttpError told{
-        .status = result.status,
-        .type = "upstream_error",
-        .message = fmt::format("the backend answered with status {}", result.status)};
-    const std::string json = result.facts.error ? late_error : error_body(told);
-    co_await answer.error_event(json);
+    HttpError told{.status = result.status,
+                   .type = "upstream_error",
+                   .message = fmt::format("the backend answered with status {}", result.status)};
+    if (answer.error_form == ErrorForm::openai && result.facts.error) {
+      co_await answer.error_event(late_error);
+    } else {
+      told.message = message_of(late_error).value_or(std::move(told.message));
+      co_await answer.error(told);
+    }
   } else {
     co_await answer.end();
   }
@@ -265,11 +284,15 @@ std::string request_head(const RelayRequest& request, const Upstream& upstream) 
   std::string head = fmt::format(FMT_COMPILE("{} {} HTTP/1.1\r\nHost: {}\r\n"), request.method,
                                  request.target, upstream.address().authority());
   const bool own_key = !upstream.authorization().empty();
-  append_end_to_end(head, *request.fields, [&](field name, std::string_view) {
+  append_end_to_end(head, *request.fields, [&](field name, std::string_view text) {
     return name == field::host || name == field::expect ||
            (name == field::authorization && own_key) ||
-           (name == field::accept_encoding && request.identity);
+           (name == field::accept_encoding && request.identity) ||
+           (!request.id.empty() && same(text, "x-request-id"));
   });
+  if (!request.id.empty()) {
+    head.append("X-Request-Id: ").append(request.id).append("\r\n");
+  }
   if (own_key) {
     head.append("Authorization: ").append(upstream.authorization()).append("\r\n");
   }

@@ -783,6 +783,57 @@ std::string ScriptedUpstream::render(const Json& body, bool to_compute) const {
   return out;
 }
 
+// What a /v1/messages body is as a chat, for the few kinds of blocks that tests send.
+Json ScriptedUpstream::chat_of_messages(const Json& body) const {
+  std::string list;
+  const auto add = [&](const std::string& members) {
+    list += (list.empty() ? "{" : ",{") + members + "}";
+  };
+  const auto text_in = [](const Json& value) {
+    std::string text = value.str();
+    for (const Json& block : value.items()) text += block["text"].str();
+    return text;
+  };
+  if (body.has("system")) {
+    add(R"("role":"system","content":)" +
+        quote(text_in(body["system"]) + behaviour_.messages_suffix));
+  }
+  for (const Json& message : body["messages"].items()) {
+    const std::string role = R"("role":)" + quote(message["role"].str());
+    if (message["content"].is_string()) {
+      add(role + R"(,"content":)" + message["content"].dump());
+      continue;
+    }
+    std::string parts, calls;
+    std::vector<std::string> results;
+    for (const Json& block : message["content"].items()) {
+      const std::string& type = block["type"].str();
+      if (type == "tool_use") {
+        calls += (calls.empty() ? "" : ",") + std::string(R"({"id":)") + block["id"].dump() +
+                 R"(,"type":"function","function":{"name":)" + block["name"].dump() +
+                 R"(,"arguments":)" + quote(block["input"].dump()) + "}}";
+      } else if (type == "tool_result") {
+        results.push_back(R"("role":"tool","tool_call_id":)" + block["tool_use_id"].dump() +
+                          R"(,"content":)" + quote(text_in(block["content"])));
+      } else {
+        parts += (parts.empty() ? "" : ",") + block.dump();
+      }
+    }
+    if (!parts.empty() || !calls.empty()) {
+      add(role + R"(,"content":)" + (parts.empty() ? R"("")" : "[" + parts + "]") +
+          (calls.empty() ? "" : R"(,"tool_calls":[)" + calls + "]"));
+    }
+    for (const std::string& result : results) add(result);
+  }
+  std::string tools;
+  for (const Json& tool : body["tools"].items()) {
+    tools += (tools.empty() ? "" : ",") + std::string(R"({"type":"function","function":{"name":)") +
+             tool["name"].dump() + R"(,"description":)" + quote(tool["description"].str()) +
+             R"(,"parameters":)" + tool["input_schema"].dump() + "}}";
+  }
+  return Json::parse(R"({"messages":[)" + list + R"(],"tools":[)" + tools + "]}").value_or(Json());
+}
+
 // REQUIRES: mutex_ held. An empty result means that the body makes no sense.
 std::vector<std::vector<int>> ScriptedUpstream::prompts_of(std::string_view path,
                                                            const Json& body) {
@@ -790,15 +841,8 @@ std::vector<std::vector<int>> ScriptedUpstream::prompts_of(std::string_view path
   const Shape shape = shape_of(path);
   if (shape == Shape::chat || shape == Shape::messages) {
     if (!body["messages"].is_array()) return {};
-    std::string text = render(body, true);
-    std::string system;
-    if (shape == Shape::messages && body["system"].is_array()) {
-      for (const auto& part : body["system"].items()) system += part["text"].str() + " ";
-    } else if (shape == Shape::messages) {
-      system = body["system"].str() + " ";
-    }
-    text.insert(0, system);
-    return {tokenize_locked(text, add_start, true)};
+    const Json chat = shape == Shape::messages ? chat_of_messages(body) : body;
+    return {tokenize_locked(render(chat, true), add_start, true)};
   }
   if (shape == Shape::responses) {
     std::string messages;
@@ -953,7 +997,14 @@ void ScriptedUpstream::answer(const std::shared_ptr<LoggedRequest>& request,
   if (method == "POST" && is_generation_path(path)) return generate(request, connection);
   if (method == "POST" &&
       (path == "/v1/messages/count_tokens" || path == "/v1/chat/completions/input_tokens")) {
-    connection.respond(200, R"({"input_tokens":7})");
+    std::size_t count = 7;
+    if (path == "/v1/messages/count_tokens") {
+      const auto body = Json::parse(request->body());
+      const std::lock_guard lock(mutex_);
+      const auto prompts = prompts_of("/v1/messages", body.value_or(Json()));
+      count = prompts.empty() ? 0 : prompts[0].size();
+    }
+    connection.respond(200, R"({"input_tokens":)" + std::to_string(count) + "}");
     return;
   }
   if (method == "POST" && (path == "/v1/embeddings" || path == "/embedding")) {
@@ -1112,7 +1163,8 @@ int ScriptedUpstream::choose_locked(std::int64_t wanted, const std::vector<int>&
       coldest = i;
     }
   }
-  return best >= 0 && longest * 10 > static_cast<int>(prompt.size()) ? best : coldest;
+  const bool similar = longest * 10 > static_cast<int>(prompt.size());
+  return best >= 0 && similar && behaviour_.compares_slots ? best : coldest;
 }
 
 std::optional<ScriptedUpstream::Taken> ScriptedUpstream::take(Connection& connection,

@@ -100,11 +100,13 @@ struct Behaviour {
   bool own_cache = false;  ///< displaced prompts are kept, and found by requests without id_slot
   bool keeps_idle_slots = true;  ///< false: work on one slot empties the idle ones
   bool honours_id_slot = true;
+  bool compares_slots = true;  ///< false: without id_slot always the least recently used idle slot
   std::optional<int> cache_n;  ///< reported instead of the truth
   int usage_offset = 0;        ///< added to the reported prompt length
 
   bool template_has_start = false;  ///< the template writes the start token, completions add none
   bool think_template = false;      ///< an assistant entry of the history gets two words in front
+  std::string messages_suffix;  ///< put behind the system text of /v1/messages, as no one expects
   bool generation_prompt = true;
   bool cuts_specials = false;      ///< `<|im_start|>user` is two tokens
   std::optional<int> embed_batch;  ///< makes embeddings of at most so many tokens; none: 501
@@ -232,6 +234,7 @@ class ScriptedUpstream {
   void release(int slot, std::vector<int> tokens);
   void wake_up();
   std::string render(const Json& body, bool to_compute = false) const;
+  Json chat_of_messages(const Json& body) const;
   std::vector<std::vector<int>> prompts_of(std::string_view path, const Json& body);
   std::vector<int> tokenize_locked(std::string_view text, bool add_start, bool parse_special);
   void reset_state_locked();

@@ -39,10 +39,13 @@ std::vector<std::string> tokid_arguments(const std::string& backend_url,
     all.push_back(value);
   };
   unless_given("--listen", "127.0.0.1:0");
-  unless_given("--backend", backend_url);
+  if (!backend_url.empty()) {
+    unless_given("--backend", backend_url);
+  }
   unless_given("--data-dir", data_dir);
   unless_given("--probe-interval-ms", "100");
   unless_given("--remote-states", "0");
+  unless_given("--host-name", "x");  // that raw requests have
   all.insert(all.end(), options.begin(), options.end());
   if (!program.empty()) {
     all.emplace_back("--");

@@ -344,6 +344,81 @@ TEST_CASE("driver: what is restored behind a save is asked for before the save i
   CHECK(engine.stats().restores_total == (backend.how == "restore fails" ? 0 : 1));
 }
 
+namespace {
+
+// Ends the restore only when it is told to.
+class HeldBackend final : public Backend {
+ public:
+  Completion<Timed> restoring{[](Result<Timed>) {}};
+  bool asked = false;
+
+  void describe(Completion<BackendDescription>) override {}
+  void render(const PromptSource&, Completion<Tokens>) override {}
+  void prefill(SlotId, TokenSpan, Completion<Prefilled>) override {}
+  void save(SlotId, std::string_view, Completion<Timed>) override {}
+  void restore(SlotId, std::string_view, Completion<Timed> done) override {
+    asked = true;
+    restoring = std::move(done);
+  }
+  void erase(SlotId, Completion<Done> done) override { done(Done{}); }
+};
+
+asio::awaitable<void> run_until(Ticket& ticket, Backend& backend, http::StoreWorker& store,
+                                http::Departure& departure) {
+  http::AwaitedBackend awaited{backend};
+  co_await http::run_steps(ticket, awaited, &store, &departure);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "driver: a request departs while the restore before it is under way, or when it is done") {
+  Engine engine({}, &std::chrono::steady_clock::now);
+  engine.backend_changed({.slots = 1, .slots_used = {false}, .own_cache = false});
+  OneState store;
+  engine.use_store(
+      [&](const Scope& scope, TokenSpan tokens) { return store.match(scope, tokens); });
+  const bool cuts = GENERATE(true, false);
+  engine.set_abilities({.saves = true, .cuts = cuts, .reads = false});
+  const Tokens prompt = range(1000, 400);
+  auto ticket = engine.begin({.scope = {}, .tokens = prompt});
+  REQUIRE(ticket);
+  HeldBackend backend;
+  http::StoreWorker worker(store);
+  asio::io_context io;
+  bool answered = false;
+  bool departed = false;
+  http::Departure departure(io.get_executor(), *ticket, answered);
+  asio::co_spawn(io, run_until(*ticket, backend, worker, departure), asio::detached);
+  asio::co_spawn(io, departure.wait(), [&](const std::exception_ptr&) { departed = true; });
+  const auto until = [&](const bool& condition) {
+    while (!condition && io.run_one_for(std::chrono::seconds(30)) > 0) {
+    }
+    return condition;
+  };
+  REQUIRE(until(backend.asked));
+  if (cuts) {
+    CHECK(until(departed));
+    ticket->sent();
+  } else {
+    CHECK_FALSE(departed);
+  }
+  answered = cuts && GENERATE(true, false);
+  CAPTURE(cuts, answered);
+  std::exchange(backend.restoring, Completion<Timed>([](auto) {}))(Timed{.tokens = 404});
+  io.run();
+  CHECK(departed);
+  CHECK(engine.stats().restores_total == 1);
+  if (cuts) {
+    const auto before = ticket->apart();
+    // Nothing of it was reused, so it came upon the answer if that had begun.
+    const Account account = std::move(*ticket).finish(
+        {.ending = Ending::completed, .computed = true, .prompt_tokens = 400, .cached_tokens = 0});
+    CHECK(account.restore_failed == !answered);
+    CHECK(engine.begin({.scope = {}, .tokens = prompt})->apart() == (answered ? 2 : 1) * before);
+  }
+}
+
 TEST_CASE(
     "driver: a call ends with the backend's value, its error, or cancelled when it was dropped") {
   const Driver& driver = drivers()[GENERATE(0U, 1U)];

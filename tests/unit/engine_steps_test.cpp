@@ -234,7 +234,7 @@ TEST_CASE("steps: a prompt that nobody saw before leads when others are at work"
   REQUIRE(beside->next_step());
   CHECK(beside->next_step()->kind == Kind::prefill);
   b.finish(std::move(*alone), range(1, 1000), 0);
-  auto next = begin(range(1, 1000) + range(9000, 900));  // its first half is known
+  auto next = begin(range(1, 1000) + range(9000, 3000));  // a quarter of it is known
   REQUIRE(next);
   CHECK(next->predicted() == 1000);
   CHECK(next->next_step() == nullptr);
@@ -264,6 +264,114 @@ TEST_CASE("steps: a restore behind a save of the same slot may be begun before t
     CHECK(ticket->next_step() == nullptr);
     CHECK(ticket->predicted() == 400);
   }
+}
+
+TEST_CASE("steps: a request may be sent behind the restore that is its last step") {
+  Bench b(1);
+  const Tokens next_turn = kA + range(700, 20);
+  b.stored.push_back(kA);
+  b.run(kB);
+  auto ticket = b.begin(next_turn);
+  REQUIRE(ticket);
+  REQUIRE(ticket->next_step()->kind == Kind::save);
+  CHECK_FALSE(ticket->may_send_behind());
+  REQUIRE(ticket->begin_behind() != nullptr);
+  CHECK(ticket->may_send_behind());
+  CHECK(ticket->predicted() == 400);
+  CHECK(b.engine.begin({.scope = kScope, .tokens = kB}).error().code == Errc::busy);
+  ticket->sent();
+  b.done(*ticket);
+  REQUIRE(ticket->next_step() != nullptr);
+  const auto calm = ticket->apart();
+  const auto end = [&](std::uint64_t cached) {
+    return std::move(*ticket).finish({.ending = Ending::completed,
+                                      .computed = true,
+                                      .prompt_tokens = next_turn.size(),
+                                      .cached_tokens = cached,
+                                      .generated_tokens = 4});
+  };
+  const auto apart_now = [&] { return b.begin(kA)->apart(); };
+  const auto next_steps = [&] {
+    auto next = b.begin(next_turn + range(800, 20));
+    const Step* first = next->next_step();
+    return first == nullptr ? std::optional<Kind>() : std::optional(first->kind);
+  };
+  SECTION("which is reported while it runs") {
+    b.done(*ticket);
+    CHECK(ticket->next_step() == nullptr);
+    const Account account = end(400);
+    CHECK(account.cache_class == CacheClass::hit);
+    CHECK_FALSE(account.integrity_fault);
+    CHECK(next_steps() == std::nullopt);
+  }
+  SECTION("which fails: nothing is begun any more, and the slot is erased for the next one") {
+    ticket->step_done({.error = Error{Errc::backend, "no"}});
+    CHECK(ticket->next_step() == nullptr);
+    const Account account = end(GENERATE(0U, 7U));
+    CHECK_FALSE(account.integrity_fault);
+    CHECK_FALSE(account.restore_failed);
+    CHECK(next_steps() == Kind::erase);
+  }
+  SECTION("which the request overtook: the next one erases, and calls are made further apart") {
+    ticket->step_done({.reused = 400, .ms = 1, .overtaken = true});
+    const Account account = end(3);
+    CHECK_FALSE(account.integrity_fault);
+    CHECK_FALSE(account.restore_failed);
+    CHECK(account.cache_class == CacheClass::soft_hit);
+    CHECK(next_steps() == Kind::erase);
+    CHECK(apart_now() == 2 * calm);
+  }
+  SECTION("which only seemed to be overtaken: what was restored was reused") {
+    ticket->step_done({.reused = 400, .ms = 1, .overtaken = true});
+    CHECK_FALSE(end(400).integrity_fault);
+    CHECK(next_steps() == std::nullopt);
+    CHECK(apart_now() == calm);
+  }
+  SECTION("which is not done when the client leaves: the next one erases") {
+    { const Ticket left = std::move(*ticket); }
+    CHECK(next_steps() == Kind::erase);
+  }
+}
+
+TEST_CASE("steps: nothing is sent behind a save, nor behind a state that can only be used whole") {
+  const bool cuts = GENERATE(true, false);
+  Bench b(1, cuts);
+  b.run(kB);
+  auto ticket = b.begin(kA);
+  REQUIRE(ticket);
+  REQUIRE(ticket->next_step()->kind == Kind::save);
+  CHECK(ticket->begin_behind() == nullptr);
+  CHECK_FALSE(ticket->may_send_behind());
+  b.run_steps(*ticket);
+  b.finish(std::move(*ticket), kA);
+  auto again = b.begin(b.stored.front() + range(700, 20));
+  REQUIRE(again);
+  while (again->next_step()->kind != Kind::restore) {
+    b.done(*again);
+  }
+  CHECK(again->may_send_behind() == cuts);
+}
+
+TEST_CASE("steps: how far apart calls are made doubles with each that overtook, up to 80 ms") {
+  Bench b(1);
+  const auto overtaken_save = [&](const Tokens& tokens) {
+    auto ticket = b.begin(tokens);
+    REQUIRE(ticket);
+    REQUIRE(ticket->next_step()->kind == Kind::save);
+    ticket->step_done({.error = Error{Errc::backend, "later"}, .overtaken = true});
+    b.finish(std::move(*ticket), tokens);
+    b.now += std::chrono::minutes(2);  // saves pause after some failures
+    return b.begin(tokens)->apart().count();
+  };
+  b.run(kA);
+  CHECK(overtaken_save(kB) == 20);
+  CHECK(overtaken_save(kA) == 40);
+  CHECK(overtaken_save(kB) == 80);
+  CHECK(overtaken_save(kA) == 80);
+  for (std::uint32_t i = 0; i < 600; ++i) {
+    b.run(range(static_cast<Token>(10000 + 1000 * i), 400));
+  }
+  CHECK(b.begin(kA)->apart().count() == 10);
 }
 
 TEST_CASE("steps: a conversation that goes on while it is displaced waits for its save") {

@@ -114,9 +114,14 @@ TEST_CASE("request: adapters are taken as they are written") {
         R"([{"id":0,"scale":0.5}])");
 }
 
-TEST_CASE("request: an Anthropic message is counted and never edited") {
-  const auto request = read(Endpoint::messages, R"({"id_slot":"x","stream":true})");
-  CHECK(request.bypass == Reason::not_cacheable);
+TEST_CASE("request: an Anthropic message names no slot and is never edited") {
+  const auto request =
+      read(Endpoint::messages, R"({"id_slot":"x","cache_prompt":false,"n":2,"stream":true})");
+  CHECK_FALSE(request.bypass);
+  CHECK(request.known_prompt);
+  CHECK(request.sequences == 1);
   CHECK(request.stream);
+  CHECK(query_for(request, "i").unnamed);
+  CHECK_FALSE(query_for(read(Endpoint::chat, "{}"), "i").unnamed);
   CHECK(slot_edits(request, parse("{}"), 1, true).empty());
 }

@@ -187,7 +187,7 @@ TEST_CASE("plan: a stored prefix is restored where it is cheaper than computing 
   CHECK(p.predicted == 900);
   CHECK(p.reason == Reason::restored);
   CHECK(decide({empty(0)}, {.prompt = 1000, .stored = 900}).restore == 0);  // no ability
-  CHECK(decide({empty(0)}, {.prompt = 1000, .stored = 20}, with_store()).restore == 0);
+  CHECK(decide({empty(0)}, {.prompt = 1000, .stored = 15}, with_store()).restore == 0);
   PlanWorld slow = with_store();
   slow.restore.per_token = 2;  // slower than computing
   CHECK(decide({empty(0)}, {.prompt = 1000, .stored = 900}, slow).restore == 0);

@@ -40,10 +40,18 @@ struct HttpError {
   std::string message;
   std::optional<std::size_t> offset;
   unsigned retry_after = 0;  ///< seconds; 0: no such header
+  std::string_view code{};   ///< a word that stands for the status in the body; empty: none does
 };
 
-/// {"error":{"code":…,"message":…,"type":…}}
-TOKI_EXPORT std::string error_body(const HttpError& error);
+/// Whose form of errors the clients of a call read.
+enum class ErrorForm : std::uint8_t {
+  openai,     ///< {"error":{"code":…,"message":…,"type":…}}
+  anthropic,  ///< {"type":"error","error":{"type":…,"message":…}}, with Anthropic's own types
+};
+/// By raw target: Anthropic's for /v1/messages and what lies below it.
+TOKI_EXPORT ErrorForm error_form_of(std::string_view target);
+
+TOKI_EXPORT std::string error_body(const HttpError& error, ErrorForm form = ErrorForm::openai);
 /// The usual words for a status, for example "Not Found".
 TOKI_EXPORT std::string_view reason_phrase(unsigned status) noexcept;
 
@@ -56,6 +64,8 @@ class TOKI_EXPORT AnswerWriter {
 
   /// Header lines ("name: value\r\n") for whichever head is sent; only before it is.
   std::string headers;
+  /// Of what error() says; to be set when the target is known.
+  ErrorForm error_form = ErrorForm::openai;
   /// The same, of whoever owns the connection: nobody who answers changes it.
   std::string standing_headers;
 
@@ -67,8 +77,8 @@ class TOKI_EXPORT AnswerWriter {
   }
   /// The connection may serve another request: the answer is whole and nobody asked to close.
   bool reusable() const noexcept { return ended_ && keep_alive_; }
-  /// Its head went out, its end did not.
-  bool broken_off() const noexcept { return head_sent_ && !ended_; }
+  /// Its head went out, its end did not, and nothing in it says so.
+  bool broken_off() const noexcept { return head_sent_ && !ended_ && !told_; }
   void close_after() noexcept { keep_alive_ = false; }
 
   /// `lines`: the end-to-end headers. Without a length the body is chunked. `body_follows`: without
@@ -83,8 +93,9 @@ class TOKI_EXPORT AnswerWriter {
   /// A whole answer with a body.
   boost::asio::awaitable<void> whole(unsigned status, std::string_view content_type,
                                      std::string_view bytes, unsigned retry_after = 0);
-  /// Before the head: a JSON answer. In a stream that only had comments: one `data:` event. After
-  /// body bytes: nothing can be said; the connection has to be closed (reusable() stays false).
+  /// Before the head: a JSON answer. In a stream that only had comments: one `data:` event, or
+  /// Anthropic's `error` event. After body bytes: nothing can be said, but by the latter where
+  /// between_events(); the connection has to be closed (reusable() stays false).
   boost::asio::awaitable<void> error(const HttpError& error);
   /// The same for an error that the server behind us wrote as JSON.
   boost::asio::awaitable<void> error_event(std::string_view json);
@@ -92,6 +103,8 @@ class TOKI_EXPORT AnswerWriter {
   /// The head that is about to be sent opens an event stream, so comments may go on until its first
   /// byte.
   void opens_event_stream() noexcept { event_stream_ = true; }
+  /// Whether the body so far ends with a whole event, or has none.
+  void between_events(bool now) noexcept { between_events_ = now; }
   /// Sends a stream's head and comments from the grace period on, until the first body byte. Never
   /// returns by itself.
   boost::asio::awaitable<void> comments(KeepAlive settings);
@@ -110,6 +123,8 @@ class TOKI_EXPORT AnswerWriter {
   bool head_only_;
   bool head_sent_ = false;
   bool event_stream_ = false;  // comments and error events may be written
+  bool between_events_ = false;
+  bool told_ = false;  // an event says that the body is not whole, and it has no last chunk
   bool chunked_ = false;
   bool body_begun_ = false;
   std::optional<std::chrono::steady_clock::time_point> first_byte_;

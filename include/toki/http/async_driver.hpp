@@ -13,6 +13,8 @@
 #include <toki/step_report.hpp>
 
 #include <boost/asio/any_completion_handler.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/associated_executor.hpp>
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/awaitable.hpp>
@@ -22,6 +24,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/system/system_error.hpp>
 
 #include <chrono>
 #include <memory>
@@ -108,6 +111,7 @@ struct Prepared {
   Result<Restorable> state;
   std::unique_ptr<OpenFile> file;
   std::optional<Result<Timed>> restored{};
+  bool overtaken = false;  ///< by the request that was sent behind it, or so it seems
 };
 using Preparation = std::optional<Prepared>;
 
@@ -121,27 +125,83 @@ inline boost::asio::awaitable<void> prepare_restore(const Step& step, StoreWorke
   out.emplace(Prepared{std::move(state), std::move(file)});
 }
 
-/// The backend works off what it is asked in the order of asking, once between two batches. So a
-/// restore that follows a save is asked for while that is under way, and waits for no batch of its
-/// own. The order is that of two connections: long enough apart that the backend has read the save.
-inline constexpr std::chrono::milliseconds kApart{5};
+/// When a ticket's request may be sent: when its steps are done, or shortly behind the restore that is
+/// its last one. The backend works off what it is asked in the order of asking, once between two
+/// batches: so a save, the restore behind it and the request behind that wait for one batch together.
+/// The order is that of several connections, hence Ticket::apart().
+class Departure {
+ public:
+  /// `answered`: the request's answer has begun. Both must outlive it.
+  Departure(boost::asio::any_io_executor executor, const Ticket& ticket, const bool& answered)
+      : opened_(std::move(executor), boost::asio::steady_timer::time_point::max()),
+        ticket_(ticket),
+        answered_(answered) {}
+
+  void open() {
+    open_ = true;
+    opened_.cancel();
+  }
+  boost::asio::awaitable<void> wait() {
+    while (!open_) {
+      co_await opened_.async_wait(boost::asio::as_tuple(boost::asio::use_awaitable));
+      const auto state = co_await boost::asio::this_coro::cancellation_state;
+      if (state.cancelled() != boost::asio::cancellation_type::none) {
+        throw boost::system::system_error(boost::asio::error::operation_aborted);
+      }
+    }
+  }
+  bool may_open_early() const { return ticket_.may_send_behind(); }
+  /// Returns only by being cancelled.
+  boost::asio::awaitable<void> open_soon() {
+    boost::asio::steady_timer timer(opened_.get_executor(), ticket_.apart());
+    co_await timer.async_wait(boost::asio::use_awaitable);
+    open();
+    timer.expires_at(boost::asio::steady_timer::time_point::max());
+    co_await timer.async_wait(boost::asio::use_awaitable);
+  }
+  bool answered() const { return answered_; }
+
+ private:
+  boost::asio::steady_timer opened_;
+  const Ticket& ticket_;
+  const bool& answered_;
+  bool open_ = false;
+};
 
 template <class AnyBackend>
-boost::asio::awaitable<void> restore_behind(const Step& step, AnyBackend& backend,
-                                            StoreWorker& store, Preparation& out) {
-  boost::asio::steady_timer apart(co_await boost::asio::this_coro::executor, kApart);
+boost::asio::awaitable<void> ask_restore(const Step& step, AnyBackend& backend, Prepared& prepared,
+                                         Departure* departure) {
+  using namespace boost::asio::experimental::awaitable_operators;
+  auto restoring = backend.async_restore(step.slot, prepared.file->name());
+  if (departure == nullptr || !departure->may_open_early()) {
+    prepared.restored = co_await std::move(restoring);
+    co_return;
+  }
+  auto opening = departure->open_soon();
+  auto ended = co_await (std::move(restoring) || std::move(opening));
+  prepared.restored = std::get<0>(std::move(ended));
+  prepared.overtaken = departure->answered();
+}
+
+template <class AnyBackend>
+boost::asio::awaitable<void> restore_behind(std::chrono::milliseconds apart, const Step& step,
+                                            AnyBackend& backend, StoreWorker& store,
+                                            Preparation& out, Departure* departure) {
+  boost::asio::steady_timer begin(co_await boost::asio::this_coro::executor, apart);
   co_await prepare_restore(step, store, out);
-  co_await apart.async_wait(boost::asio::use_awaitable);
+  co_await begin.async_wait(boost::asio::use_awaitable);
   if (out->state) {
-    out->restored = co_await backend.async_restore(step.slot, out->file->name());
+    co_await ask_restore(step, backend, *out, departure);
   }
 }
 
-/// How a save ended, and whether it did before the restore behind it.
+/// How a save ended. Behind the restore that was asked for later it holds another conversation.
 template <class Saving>
-boost::asio::awaitable<Result<Timed>> save_first(Saving saving, const Preparation& behind) {
+boost::asio::awaitable<Result<Timed>> save_first(Saving saving, const Preparation& behind,
+                                                 bool& overtaken) {
   auto saved = co_await std::move(saving);
-  if (saved && behind && behind->restored && *behind->restored) {
+  overtaken = saved && behind && behind->restored && *behind->restored;
+  if (overtaken) {
     co_return Error{Errc::backend, "the restore behind the save was done first"};
   }
   co_return saved;
@@ -151,7 +211,8 @@ boost::asio::awaitable<Result<Timed>> save_first(Saving saving, const Preparatio
 /// goes on; and while the backend saves, the store prepares what is restored next.
 template <class AnyBackend>
 boost::asio::awaitable<StepReport> run_save(Ticket& ticket, const Step& step, AnyBackend& backend,
-                                            StoreWorker* store, Preparation& prepared) {
+                                            StoreWorker* store, Preparation& prepared,
+                                            Departure* departure) {
   using namespace boost::asio::experimental::awaitable_operators;
   if (store == nullptr) {
     co_return step_without_store();
@@ -163,16 +224,19 @@ boost::asio::awaitable<StepReport> run_save(Ticket& ticket, const Step& step, An
   OpenFile file(*store, std::move(*name), true);
   const bool later = step.later && !store->behind();
   const Step* behind = later ? ticket.begin_behind() : nullptr;
-  auto saving = save_first(backend.async_save(step.slot, file.name()), prepared);
+  bool overtaken = false;
+  auto saving = save_first(backend.async_save(step.slot, file.name()), prepared, overtaken);
   std::optional<Result<Timed>> saved;
   if (behind != nullptr) {
-    auto restoring = restore_behind(*behind, backend, *store, prepared);
+    auto restoring = restore_behind(ticket.apart(), *behind, backend, *store, prepared, departure);
     saved = co_await (std::move(saving) && std::move(restoring));
   } else {
     saved = co_await std::move(saving);
   }
   if (!*saved) {
-    co_return failed_step(saved->error());
+    StepReport failed = failed_step(saved->error());
+    failed.overtaken = overtaken;
+    co_return failed;
   }
   file.ended();
   if (later) {
@@ -185,7 +249,8 @@ boost::asio::awaitable<StepReport> run_save(Ticket& ticket, const Step& step, An
 
 template <class AnyBackend>
 boost::asio::awaitable<StepReport> run_restore(const Step& step, AnyBackend& backend,
-                                               StoreWorker* store, Preparation prepared) {
+                                               StoreWorker* store, Preparation prepared,
+                                               Departure* departure = nullptr) {
   if (store == nullptr) {
     co_return step_without_store();
   }
@@ -196,22 +261,26 @@ boost::asio::awaitable<StepReport> run_restore(const Step& step, AnyBackend& bac
     co_return failed_step(prepared->state.error());
   }
   if (!prepared->restored) {
-    prepared->restored = co_await backend.async_restore(step.slot, prepared->file->name());
+    co_await ask_restore(step, backend, *prepared, departure);
   }
   const Result<Timed>& restored = *prepared->restored;
   prepared->file->ended();
   store->end_restore(prepared->file->name(), restored);
-  co_return restore_report(step, std::move(*prepared->state), restored);
+  StepReport report = restore_report(step, std::move(*prepared->state), restored);
+  report.overtaken = prepared->overtaken;
+  co_return report;
 }
 
 template <class AnyBackend>
 boost::asio::awaitable<StepReport> run_step(Ticket& ticket, const Step& step, AnyBackend& backend,
-                                            StoreWorker* store, Preparation& prepared) {
+                                            StoreWorker* store, Preparation& prepared,
+                                            Departure* departure) {
   switch (step.kind) {
-    case Step::Kind::save: co_return co_await run_save(ticket, step, backend, store, prepared);
+    case Step::Kind::save:
+      co_return co_await run_save(ticket, step, backend, store, prepared, departure);
     case Step::Kind::restore: {
       Preparation made = std::exchange(prepared, std::nullopt);
-      co_return co_await run_restore(step, backend, store, std::move(made));
+      co_return co_await run_restore(step, backend, store, std::move(made), departure);
     }
     case Step::Kind::prefill: {
       const auto done = co_await backend.async_prefill(step.slot, step.tokens);
@@ -224,14 +293,19 @@ boost::asio::awaitable<StepReport> run_step(Ticket& ticket, const Step& step, An
 }
 
 /// Runs all steps of the ticket in order and tells it how each ended. `store`: over what the engine
-/// was told to use (Engine::use_store), or null.
+/// was told to use (Engine::use_store), or null. `departure`: opened when the request may be sent;
+/// without one it is sent when this has ended.
 template <class AnyBackend>
 boost::asio::awaitable<void> run_steps(Ticket& ticket, AnyBackend& backend,
-                                       StoreWorker* store = nullptr) {
+                                       StoreWorker* store = nullptr,
+                                       Departure* departure = nullptr) {
   Preparation prepared;  // for the restore that comes next
   while (const Step* step = ticket.next_step()) {
-    StepReport report = co_await run_step(ticket, *step, backend, store, prepared);
+    StepReport report = co_await run_step(ticket, *step, backend, store, prepared, departure);
     ticket.step_done(std::move(report));
+  }
+  if (departure != nullptr) {
+    departure->open();
   }
 }
 

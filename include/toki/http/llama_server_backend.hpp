@@ -25,9 +25,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace toki::http {
+
+class Body;
 
 struct LlamaServerLimits {
   Millis render{5000};  ///< rendering and tokenizing one request
@@ -53,6 +56,9 @@ struct Rendered {
   /// The prompt as a JSON string, for async_embed(); empty where the request itself holds tokens,
   /// and for surrogates.
   std::string text;
+  /// /v1/messages: the kinds of things in the body. When the server counts otherwise and it was not
+  /// from_parts, tell messages_were_wrong(). 0: another call.
+  std::uint32_t messages_shape = 0;
 };
 
 /// What the token cache holds and has saved since the start.
@@ -89,10 +95,15 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   /// /slots add.
   boost::asio::awaitable<Result<BackendDescription>> async_props();
   boost::asio::awaitable<Result<BackendDescription>> async_describe();
+  /// Token ids there are, as the last description said; 0: it did not.
+  std::uint64_t vocabulary() const noexcept { return vocabulary_; }
   /// Per slot: is it working now? From /slots.
   boost::asio::awaitable<Result<std::vector<bool>>> async_working();
+  /// Per slot: tokens that it holds, where the server says so. From /slots.
+  boost::asio::awaitable<Result<std::vector<std::uint64_t>>> async_held();
   /// The request's tokens. Media whose number differs from that of the markers in the rendered
-  /// prompt: Errc::unsupported, "the prompt holds media".
+  /// prompt: Errc::unsupported, "the prompt holds media". The first /v1/messages body of each shape
+  /// is counted by the server too; where it counts otherwise, bodies of that shape are unsupported.
   boost::asio::awaitable<Result<Rendered>> async_render(PromptSource source);
   boost::asio::awaitable<Result<Tokens>> async_tokenize(std::string_view json_string,
                                                         bool add_special,
@@ -123,6 +134,11 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   bool tokens_were_wrong();
   TokenCacheStats token_cache_stats() const;
 
+  /// Bodies of this shape are unsupported from now on, until forget_tokens().
+  void messages_were_wrong(std::uint32_t shape) { messages_shapes_[shape] = false; }
+  /// The body of a chat that is rendered as this /v1/messages body is; none: that is not known.
+  std::optional<std::string> chat_of_messages(const Body& body) const;
+
   /// `json_string` as it stands in a JSON text. Errc::unsupported without an Embedder.
   boost::asio::awaitable<Result<Embedding>> async_embed(std::string_view json_string);
 
@@ -143,12 +159,21 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   boost::asio::awaitable<Result<Reply>> post(std::string_view target, std::string_view json,
                                              Millis limit, std::string_view authorization = {});
   boost::asio::awaitable<Result<Rendered>> render_chat(std::span<const std::string_view> body,
-                                                       std::string_view authorization);
+                                                       std::string_view authorization,
+                                                       std::string_view tenant);
   boost::asio::awaitable<Result<Rendered>> render_media(std::string_view prompt,
                                                         const std::vector<Tokens>& media,
-                                                        std::string_view authorization);
+                                                        std::string_view authorization,
+                                                        std::string_view tenant);
   boost::asio::awaitable<Result<Rendered>> tokenize_text(std::string_view escaped, bool start_token,
-                                                         std::string_view authorization);
+                                                         std::string_view authorization,
+                                                         std::string_view tenant);
+  boost::asio::awaitable<Result<Rendered>> render_messages(const Body& body,
+                                                           std::string_view authorization,
+                                                           std::string_view tenant);
+  boost::asio::awaitable<Result<std::uint64_t>> count_messages(std::string_view body,
+                                                               std::string_view authorization);
+  boost::asio::awaitable<Result<bool>> evens_billing(std::string_view authorization);
   boost::asio::awaitable<Result<std::optional<Token>>> special_id(std::string_view text);
   boost::asio::awaitable<Result<bool>> cuts_exactly(std::string_view text);
 
@@ -157,11 +182,15 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   LlamaServerLimits limits_;
   std::string media_marker_ = "<__media__>";
   std::string model_alias_;  // named in slot actions: a server of several models wants it
+  std::uint64_t vocabulary_ = 0;
   bool chat_start_token_ = true;
   Embedder* embedder_;
   TokenCache token_cache_;
-  TokenCacheStats cache_stats_;        // but for what the cache itself knows
-  std::uint64_t tokenizer_epoch_ = 0;  // counts forget_tokens()
+  TokenCacheStats cache_stats_;                              // but for what the cache itself knows
+  std::uint64_t tokenizer_epoch_ = 0;                        // counts forget_tokens()
+  std::unordered_map<std::uint32_t, bool> messages_shapes_;  // counted: was our count the server's?
+  std::optional<bool>
+      evens_billing_;  // does the server even out billing lines? none: not asked yet
 };
 
 }  // namespace toki::http
