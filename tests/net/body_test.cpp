@@ -168,6 +168,7 @@ TEST_CASE("a body of 64 MiB passes within three times its size of memory") {
               "invalid_request_error");
 }
 
+// B63
 TEST_CASE("an expected body is asked for at once, and the upstream hears nothing of it") {
   Rig rig;
   const std::string body = cc({M(W(100))});

@@ -132,6 +132,20 @@ TEST_CASE("what tokid's own pages do not answer is an error in the usual shape")
   check_error(get(rig.port(), "/toki/flush"), 405, "invalid_request_error");
 }
 
+// B62
+TEST_CASE("a generation is asked for uncompressed, whatever its client would take") {
+  Rig rig;
+  Headers headers;
+  headers.add("Accept-Encoding", "gzip, br");
+  const HttpResponse answer = post_json(rig.port(), kChat, cc({M("q")}), headers);
+  CHECK(answer.status == 200);
+  CHECK(answer.header("content-encoding").empty());
+  REQUIRE(rig.up.generations().size() == 1);
+  const std::string asked = rig.up.generations()[0].headers.get("accept-encoding");
+  CHECK((asked.empty() || asked == "identity"));
+}
+
+// B50
 TEST_CASE("pages of other origins get nothing unless they are allowed, whatever the backend says") {
   Rig rig;
   rig.up.on_request([](const LoggedRequest& request, Connection& connection) {

@@ -389,6 +389,7 @@ TEST_CASE("a tenant's requests at once and a minute are limited, and other tenan
   }
 }
 
+// B73
 TEST_CASE("without keys on loopback only loopback's names are good in Host") {
   Rig rig({}, {"--host-name", "desk.local"});
   const auto status = [&](const std::string& head) {

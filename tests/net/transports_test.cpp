@@ -114,6 +114,7 @@ TEST_CASE("a Unix socket is its owner's alone, and gone with the tokid that made
   const std::string path = directory.path() + "/tokid.sock";
   ScriptedUpstream up;
   Tokid tokid(up.url(), {"--listen", "127.0.0.1:0", "--listen", "unix:" + path});
+  REQUIRE(tokid.wait_ready());
   CHECK_THAT(tokid.process().out(), Catch::Contains("tokid listening on unix:" + path));
   struct stat file {};
   REQUIRE(::lstat(path.c_str(), &file) == 0);

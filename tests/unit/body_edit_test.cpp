@@ -338,6 +338,7 @@ TEST_CASE("body: nesting is limited without recursion", "[body]") {
   CHECK(refused(objects).reason == "nested too deep");
 }
 
+// B80
 TEST_CASE("body: a repeated top-level key is refused, however it is written", "[body]") {
   check_refused("{\"a\":1,\"a\":2}", 7, "duplicate key");
   check_refused("{\"a\":1,\"b\":2,\"\\u0061\":3,\"b\":4}", 13, "duplicate key");
