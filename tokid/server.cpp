@@ -33,6 +33,7 @@ namespace {
 constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::seconds kIdleLimit{75};       // between requests, and for a header
 constexpr std::chrono::seconds kHandshakeLimit{10};  // of TLS
+constexpr Millis kFirstRequestLimit{500};  // of a new connection, when no more are accepted
 constexpr std::uint32_t kHeaderLimit = 64 * 1024;
 constexpr std::size_t kBufferLimit =
     std::size_t{192} * 1024;  // also for a chunk's extensions, and trailers
@@ -88,6 +89,7 @@ struct Server::Session {
   beast::flat_buffer buffer{kBufferLimit};
   std::optional<Parser> parser;  // of the request that is served
   bool busy = false;
+  bool asked = false;      // a request has come, so the client knows that it may be the last
   bool local = false;      // over a Unix socket
   bool preflight = false;  // the request is only a browser's question
 };
@@ -118,17 +120,35 @@ asio::awaitable<void> Server::accept(Listener& listener) {
   const bool local = !listener.address().path.empty();
   for (;;) {
     auto [ec, socket] = co_await listener.acceptor().async_accept(kAsTuple);
+    if (!ec) {
+      begin(std::move(socket), local);
+    }
     if (draining_ || ec == asio::error::operation_aborted) {
       co_return;
     }
     if (ec) {  // out of descriptors, mostly: wait for some to come back
       asio::steady_timer pause(executor_, Millis(50));
       (void)co_await pause.async_wait(kAsTuple);
-      continue;
     }
-    tasks_.spawn_with([&](asio::cancellation_signal& serving) {
-      return serve(std::move(socket), local ? toki::http::TlsContext() : tls_, serving);
-    });
+  }
+}
+
+void Server::begin(toki::http::Stream::Socket socket, bool local) {
+  tasks_.spawn_with([&](asio::cancellation_signal& serving) {
+    return serve(std::move(socket), local ? toki::http::TlsContext() : tls_, serving);
+  });
+}
+
+// Closing a listener resets the connections that wait in it, whose clients may have sent a request.
+void Server::take_waiting(Listener& listener) {
+  beast::error_code ec;
+  listener.acceptor().non_blocking(true, ec);
+  while (!ec) {
+    toki::http::Stream::Socket socket(executor_);
+    listener.acceptor().accept(socket, ec);
+    if (!ec) {
+      begin(std::move(socket), !listener.address().path.empty());
+    }
   }
 }
 
@@ -154,7 +174,7 @@ asio::awaitable<void> Server::serve(toki::http::Stream::Socket socket, toki::htt
     if (tls) {
       goes_on = co_await begin_tls(session, tls);
     }
-    while (goes_on && !draining_) {
+    while (goes_on && !(draining_ && session.asked)) {
       goes_on = co_await one_request(session);
     }
   } catch (const boost::system::system_error&) {
@@ -308,7 +328,7 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   stream.expires_after(kIdleLimit);
   const auto header = co_await toki::http::read_header<true>(stream, session.buffer, parser);
   beast::error_code ec = header.ec;
-  session.busy = true;
+  session.busy = session.asked = true;
   if (ec == beast::error::timeout && !parser.got_some()) {
     co_return false;
   }
@@ -383,16 +403,24 @@ asio::awaitable<bool> Server::one_request(Session& session) {
 asio::awaitable<bool> Server::drain(Millis limit) {
   draining_ = true;
   for (Listener& listener : listeners_) {
+    take_waiting(listener);
     listener.close();
   }
-  for (Session* session : sessions_) {
-    if (!session->busy) {
-      session->stream.cancel();
+  const auto close_idle = [this](bool new_ones) {
+    for (Session* session : sessions_) {
+      if (!session->busy && (session->asked || new_ones)) {
+        session->stream.cancel();
+      }
     }
-  }
+  };
+  close_idle(false);
   asio::steady_timer pause(executor_);
-  const auto deadline = std::chrono::steady_clock::now() + limit;
-  while (tasks_.size() > 0 && std::chrono::steady_clock::now() < deadline) {
+  const auto begun = std::chrono::steady_clock::now();
+  for (auto now = begun; tasks_.size() > 0 && now < begun + limit;
+       now = std::chrono::steady_clock::now()) {
+    if (now > begun + kFirstRequestLimit) {
+      close_idle(true);
+    }
     pause.expires_after(Millis(10));
     (void)co_await pause.async_wait(kAsTuple);
   }

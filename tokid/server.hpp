@@ -50,6 +50,8 @@ class Server {
  private:
   struct Session;
   boost::asio::awaitable<void> accept(Listener& listener);
+  void begin(toki::http::Stream::Socket socket, bool local);
+  void take_waiting(Listener& listener);
   boost::asio::awaitable<void> serve(toki::http::Stream::Socket socket, toki::http::TlsContext tls,
                                      boost::asio::cancellation_signal& serving);
   boost::asio::awaitable<bool> begin_tls(Session& session, const toki::http::TlsContext& tls);

@@ -91,9 +91,16 @@ class Restart(harness.TestCase):
             listen = f"127.0.0.1:{probe.getsockname()[1]}"
         more = {"backend": llama.url, "listen": listen, "options": ["--drain-ms", "60000"]}
         tokid = self.start_tokid(**more)
-        statuses, gaps, done = [], [], threading.Event()
+        statuses, gaps, failures, done = [], [], [], threading.Event()
 
         def ask(who):
+            try:
+                ask_until_done(who)
+            except Exception as error:  # the thread would die unheard
+                failures.append(repr(error))
+                done.set()
+
+        def ask_until_done(who):
             number = 0
             while not done.is_set() or number < 3:
                 began = time.monotonic()
@@ -112,7 +119,9 @@ class Restart(harness.TestCase):
             thread.start()
         for _ in range(3):
             seen = len(statuses)
-            harness.wait_until(lambda seen=seen: len(statuses) > seen + 3, "answers come")
+            harness.wait_until(
+                lambda seen=seen: failures or len(statuses) > seen + 3, "answers come"
+            )
             self.assertEqual(tokid.process.stop(60), 0)
             tokid = self.start_tokid(**more, name=f"tokid-{seen}", data_dir=tokid.data_dir)
         done.set()
@@ -120,6 +129,7 @@ class Restart(harness.TestCase):
             thread.join(60)
             self.assertFalse(thread.is_alive())
         print(f"{len(statuses)} requests over three restarts, the longest took {max(gaps):.2f} s")
+        self.assertEqual(failures, [])
         self.assertEqual(set(statuses), {200})
 
 

@@ -213,6 +213,22 @@ TEST_CASE("flags that the program does not know are left out") {
   CHECK(fake.starts()[0].count("--metrics") == 1);
 }
 
+TEST_CASE("requests that wait in the kernel when tokid is told to end are answered") {
+  Rig rig;
+  ::kill(rig.tokid.process().pid(), SIGSTOP);
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(std::make_unique<RawClient>(rig.port()));
+    clients.back()->send_json(kChat, cc({M("q" + std::to_string(i))}));
+  }
+  rig.tokid.process().signal(SIGTERM);
+  ::kill(rig.tokid.process().pid(), SIGCONT);
+  for (auto& client : clients) {
+    CHECK(client->read_response().status == 200);
+  }
+  CHECK(rig.tokid.process().wait_exit() == 0);
+}
+
 // B47
 TEST_CASE("a killed llama-server is started again") {
   Fake fake;
