@@ -36,10 +36,10 @@ step "what has to be installed"
 tests/support/packages.sh || echo "quickstart: going on with what is there"
 
 step "tokid, built from these sources"
-cmake --preset release -B "$work" -DTOKI_BUILD_TESTS=OFF -DTOKI_BUILD_BENCHMARKS=OFF \
+cmake --preset release -B "$work" -DTOKI_BUILD_TESTS=OFF -DTOKI_BUILD_BENCHMARKS=OFF -DTOKI_DEVELOPER=OFF \
   >"$logs/cmake.log" 2>&1 || { cat "$logs/cmake.log"; exit 1; }
 echo "building (some minutes the first time; build/quickstart/logs/build.log tells how far it is)"
-cmake --build "$work" --target tokid -j "$(nproc)" >"$logs/build.log" 2>&1 ||
+cmake --build "$work" --target tokid toki-replay -j "$(nproc)" >"$logs/build.log" 2>&1 ||
   { tail -n 40 "$logs/build.log"; exit 1; }
 tokid=$work/tokid/tokid
 "$tokid" --version
@@ -180,9 +180,12 @@ python3 examples/quickstart/play.py "${players[@]}"
 
 step "how to go on"
 cat <<TEXT
-tokid in front of a server that runs, or starting one itself (clients then use http://127.0.0.1:9090/v1):
-  ${tokid#"$PWD"/} --backend http://127.0.0.1:8080
-  ${tokid#"$PWD"/} -- ${llama_server#"$PWD"/} -m MODEL.gguf -np 4 -c 16384
+tokid in front of a server that runs (DIR is its --slot-save-path), or starting one itself; -c is shared
+by the slots. Clients then use http://127.0.0.1:9090/v1:
+  ${tokid#"$PWD"/} --backend http://127.0.0.1:8080 --slot-dir DIR
+  ${tokid#"$PWD"/} -- ${llama_server#"$PWD"/} -m MODEL.gguf -np 4 -c 32768
+What it saves on your model, and whether the answers are the same:
+  ${work#"$PWD"/}/benchmarks/replay/toki-replay --spawn --llama ${llama_server#"$PWD"/} --model MODEL.gguf --tokid ${tokid#"$PWD"/}
 With --keep this script leaves both running; then /toki/stats, /toki/slots and /metrics tell what tokid did.
 TEXT
 

@@ -22,6 +22,8 @@ using toki::Status;
 
 constexpr std::string_view kPrefix = "TOKID_";
 constexpr std::string_view kBackendKey = "TOKID_BACKEND_KEY";  // the key itself, no option's
+constexpr std::string_view kApiKeys = "TOKID_API_KEYS";        // keys, not the file's name
+constexpr std::string_view kAdminKey = "TOKID_ADMIN_KEY";
 constexpr std::string_view kServer = "server";
 constexpr std::size_t kNear = 3;  // letters: a key that differs by more is no slip
 
@@ -45,7 +47,7 @@ std::string variable(const CLI::Option& option) {
   for (const char c : option.get_lnames()[0]) {
     name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   }
-  return name;
+  return name == kApiKeys ? name + "_FILE" : name;
 }
 
 // How many letters have to be changed, put in or left out.
@@ -150,6 +152,13 @@ bool is_number(std::string_view text) {
   return digits(whole) && digits(part) && (whole.size() == 1 || whole[0] != '0');
 }
 
+// That of a list has one value or none.
+std::string default_of(const CLI::Option& option) {
+  const std::string text = option.get_default_str();
+  const bool list = option.get_items_expected_max() > 1 && text.size() >= 2;
+  return list ? text.substr(1, text.size() - 2) : text;
+}
+
 // A number that is written otherwise is read from a string as well.
 std::string toml_value(const CLI::Option& option, const std::string& value) {
   const std::string type = option.get_type_name();
@@ -169,7 +178,8 @@ void name_in_environment(CLI::App& app) {
 }
 
 Status check_environment(const CLI::App& app) {
-  std::vector<std::string> known{std::string(kBackendKey), "TOKID_CONFIG"};
+  std::vector<std::string> known{std::string(kBackendKey), std::string(kApiKeys),
+                                 std::string(kAdminKey), "TOKID_CONFIG"};
   for (const CLI::Option* option : settings(app)) {
     known.push_back(variable(*option));
   }
@@ -234,11 +244,12 @@ std::string write_config(const CLI::App& app, const std::vector<std::string>& se
   std::string text;
   for (const CLI::Option* option : settings(app)) {
     const auto given = option->results();
+    const std::string otherwise = default_of(*option);
+    const bool several = option->get_items_expected_max() > 1;
     const std::string value =
-        option->get_items_expected_max() > 1 ? (given.empty() ? "" : list(given))
-        : !given.empty()                     ? toml_value(*option, given.back())
-        : option->get_default_str().empty()  ? ""
-                                             : toml_value(*option, option->get_default_str());
+        given.empty() && otherwise.empty() ? ""
+        : several ? list(given.empty() ? std::vector<std::string>{otherwise} : given)
+                  : toml_value(*option, given.empty() ? otherwise : given.back());
     text += value.empty() ? fmt::format("# {} =\n", option->get_lnames()[0])
                           : fmt::format("{} = {}\n", option->get_lnames()[0], value);
   }

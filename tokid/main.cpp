@@ -1,21 +1,14 @@
-// tokid: wiring, signals, exit codes. 0: ended as asked; 1: cannot run; 2: bad options.
-#include <toki/fingerprints.hpp>
-#include <toki/http/audit.hpp>
-#include <toki/http/housekeeper.hpp>
-#include <toki/index_store.hpp>
-#include <toki/kv_store.hpp>
-#include <toki/named_states.hpp>
-#include <toki/pin_file.hpp>
+// tokid: wiring, signals, exit codes. 0: ended as asked; 1: cannot run; 2: bad options; else that of
+// a server behind -- that never served.
 #include <toki/version.hpp>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <fmt/compile.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
@@ -26,7 +19,6 @@
 #include <cstdio>
 #include <fcntl.h>
 #include <filesystem>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <sys/file.h>
@@ -35,294 +27,147 @@
 #include "options.hpp"
 #include "recorder.hpp"
 #include "server.hpp"
+#include "services.hpp"
 #include "supervisor.hpp"
 
 namespace {
 
 namespace asio = boost::asio;
 using namespace tokid;
-using toki::http::KeepAlive;
 using toki::http::Millis;
 
-void log_line(toki::LogLevel level, std::string_view text) {
-  switch (level) {
-    case toki::LogLevel::error: spdlog::error(text); break;
-    case toki::LogLevel::warn: spdlog::warn(text); break;
-    case toki::LogLevel::info: spdlog::info(text); break;
-    case toki::LogLevel::debug: spdlog::debug(text); break;
-  }
-}
-
-// Milliseconds with two decimals, without the cost of a floating point number in decimal form.
-void add_ms(fmt::memory_buffer& line, std::string_view name, double ms) {
-  const auto hundredths = static_cast<std::uint64_t>(std::max(ms, 0.0) * 100 + 0.5);
-  fmt::format_to(std::back_inserter(line), FMT_COMPILE("{}{}.{}{}"), name, hundredths / 100,
-                 hundredths / 10 % 10, hundredths % 10);
-}
-
-std::string_view or_dash(std::string_view word) {
-  return word.empty() ? "-" : word;
-}
-
-// One a request, so it counts what it costs: about a microsecond.
-void log_request(const toki::http::RequestReport& r) {
-  spdlog::logger& logger = *spdlog::default_logger_raw();
-  if (!logger.should_log(spdlog::level::info)) {
-    return;
-  }
-  fmt::memory_buffer line;
-  const auto out = std::back_inserter(line);
-  fmt::format_to(out, FMT_COMPILE("request method={} path={} status={} ending={} slot="), r.method,
-                 r.path, r.status, r.ending);
-  r.slot ? fmt::format_to(out, FMT_COMPILE("{}"), *r.slot) : fmt::format_to(out, FMT_COMPILE("-"));
-  fmt::format_to(out,
-                 FMT_COMPILE(" reason={} source={} class={} prompt={} available={} predicted={} "
-                             "reused={} generated={}"),
-                 or_dash(r.reason), or_dash(r.source), or_dash(r.cache_class), r.prompt,
-                 r.available, r.predicted, r.reused, r.generated);
-  add_ms(line, " render_ms=", r.render_ms);
-  add_ms(line, " queue_ms=", r.queue_ms);
-  add_ms(line, " first_byte_ms=", r.first_byte_ms);
-  add_ms(line, " total_ms=", r.total_ms);
-  line.append(std::string_view(r.mismatch ? " mismatch=1" : ""));
-  line.append(std::string_view(r.fault ? " integrity_fault=1" : ""));
-  if (!r.error.empty()) {
-    fmt::format_to(out, FMT_COMPILE(" error=\"{}\""), r.error);
-  }
-  logger.log(spdlog::level::info, spdlog::string_view_t(line.data(), line.size()));
-}
-
-KeepAlive keep_alive(const Options& options) {
-  return {.grace = Millis(options.keepalive_grace_ms),
-          .interval = Millis(options.keepalive_interval_ms),
-          .form = options.keepalive_form == "off"    ? KeepAlive::Form::off
-                  : options.keepalive_form == "line" ? KeepAlive::Form::line
-                                                     : KeepAlive::Form::comment};
-}
-
-std::int64_t unix_ms() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<Millis>(now).count();
-}
-
-toki::http::AdmissionLimits queue_limits(const Options& o) {
-  return {.length = o.queue_length,
-          .wait = Millis(o.queue_wait_ms),
-          .slot_wait = Millis(o.slot_wait_ms),
-          .lead_wait = Millis(o.lead_wait_ms)};
-}
+constexpr Millis kFlushLimit{5000};  // at the end, for what is worth a save
+constexpr Millis kFirstLookLimit{500};
 
 ServerLimits server_limits(const Options& o) {
   return {.max_body = o.max_body_mib << 20, .max_connections = o.max_connections};
 }
 
-constexpr Millis kFlushLimit{5000};  // at the end, for what is worth a save
+GateOptions gate_options(const Options& o) {
+  return {.shared = o.share_tenants,
+          .check_host =
+              !o.keys.any() && std::none_of(o.listen_at.begin(), o.listen_at.end(), reachable),
+          .host_names = o.host_name,
+          .limits = {.requests = o.tenant_requests, .per_minute = o.tenant_rate}};
+}
 
 struct Daemon {
-  Daemon(asio::io_context& io, const Options& o, bool own_cache,
-         std::unique_ptr<toki::StateStore> kept, std::optional<Recorder> records)
+  Daemon(asio::io_context& io, const Options& o, std::optional<Recorder> records)
       : options(o),
         recorder(std::move(records)),
-        upstream(io.get_executor(), o.backend_address, o.backend_key),
-        store(std::move(kept)),
-        worker(store ? std::make_unique<toki::http::StoreWorker>(*store) : nullptr),
-        fingerprints(in_data_dir(o, "fingerprints")),
-        pin_file(in_data_dir(o, "pins")),
-        embed_upstream(io.get_executor(), o.embed_address.value_or(o.backend_address),
-                       o.embed_address ? std::string() : o.backend_key),
-        embedder(embed_upstream),
-        backend(io.get_executor(), upstream,
-                {.render = Millis(o.tokenize_limit_ms),
-                 .save = Millis(o.save_limit_ms),
-                 .restore = Millis(o.restore_limit_ms),
-                 .token_cache_bytes = o.token_cache_mib << 20}),
-        index({.path = in_data_dir(o, "index.db"), .max_prompts = o.max_prompts}, log_line,
-              [this, &io](std::vector<toki::PromptRecord> prompts) {
-                auto adopt = [this, kept = std::move(prompts)]() mutable {
-                  if (!forgot_all) {
-                    engine.adopt(std::move(kept));
-                  }
-                };
-                asio::post(io, std::move(adopt));
-              }),
-        engine({.tree = {.max_bytes = o.tree_mib << 20},
-                .max_prompts = o.max_prompts,
-                .max_prompt_bytes = o.prompts_mib << 20,
-                .min_reuse_for_hit = o.min_reuse_for_hit,
-                .hot_pins = o.pin_hot,
-                .exact_batch = o.exact_batch},
-               &std::chrono::steady_clock::now, &unix_ms),
-        admission(io.get_executor(), engine, queue_limits(o)),
-        monitor(io.get_executor(), backend, upstream, engine, admission,
-                {.interval = Millis(o.probe_interval_ms),
-                 .own_cache = own_cache,
-                 .states = states(),
-                 .exact_batch = o.exact_batch},
-                log_line),
-        embeddings(io.get_executor(), o.embed_address ? &embedder : nullptr, engine,
-                   Millis(o.embed_limit_ms), log_line),
-        housekeeper(io.get_executor(), engine, backend, worker.get(), log_line),
-        audit(io.get_executor(),
-              {upstream, engine, backend, monitor, o.embed_address ? &embedder : nullptr,
-               worker.get()},
-              {.every = o.audit_every, .same_meaning = o.audit_cosine}, log_line),
-        proxy(upstream, backend, monitor, engine, admission, embeddings,
-              {.progress_limit = Millis(o.progress_limit_ms),
-               .volatile_lines = o.drop_volatile_line,
-               .keep_alive = keep_alive(o),
-               .audit = o.audit_every > 0 ? &audit : nullptr,
-               .store = worker.get(),
-               .record = record()},
-              [this](const toki::http::RequestReport& report) {
-                log_request(report);
-                recent.add(report, unix_ms());
-              }),
-        operations(engine, backend, index, store.get(), worker.get(), housekeeper, recent),
-        server(io.get_executor(), proxy, engine, operations, monitor, server_limits(o),
-               [this] { return stats(); }),
-        tasks(io.get_executor()) {
-    if (store) {
-      engine.use_store([this](const toki::Scope& scope,
-                              toki::TokenSpan tokens) { return store->match(scope, tokens); },
-                       [this](const toki::Scope& scope, toki::TokenSpan tokens) {
-                         worker->doubt(scope, tokens);
-                       });
-    }
-    adopt_pins();
-    engine.on_prompt_change([this](toki::PromptChange change) { keep(std::move(change)); });
-  }
+        gate(o.keys, gate_options(o)),
+        server(io.get_executor(), services, gate, server_limits(o)),
+        ending(io, SIGINT, SIGTERM),
+        tasks(io.get_executor()) {}
 
-  static std::string in_data_dir(const Options& o, const char* name) {
-    return (std::filesystem::path(o.data_dir) / name).string();
-  }
-
-  std::function<void(toki::http::Endpoint, std::string_view)> record() {
-    if (!recorder) {
-      return {};
+  void use_keys(const Options& o) {
+    for (const std::string& warning : o.keys.warnings()) {
+      spdlog::warn(warning);
     }
-    return [this](toki::http::Endpoint endpoint, std::string_view body) {
-      recorder->record(toki::http::path_of(endpoint), body, unix_ms());
-    };
-  }
-
-  std::optional<toki::http::StateSetup> states() {
-    if (!store) {
-      return std::nullopt;
+    for (const auto& service : services.all()) {
+      service->monitor.set_tenants(gate.apart());
     }
-    return toki::http::StateSetup{.trial_dir = in_data_dir(options, "trial"),
-                                  .slot_dir = options.slot_dir,
-                                  .named = options.slot_dir.empty() ? worker.get() : nullptr,
-                                  .fingerprints = &fingerprints};
-  }
-
-  // Pins are few, and what a person asked for must not wait in a queue: written at once.
-  void adopt_pins() {
-    auto kept = pin_file.read();
-    if (kept) {
-      engine.adopt_pins(std::move(*kept));
-    } else {
-      spdlog::warn("pins of earlier runs are lost: {}", kept.error().detail);
+    if (gate.keys().any() || gate.keys().has_admin()) {
+      spdlog::info("{} keys of {} tenants{}{}", gate.keys().size(), gate.keys().tenants().size(),
+                   gate.keys().any() && !gate.isolates() ? ", which share what is computed" : "",
+                   gate.keys().has_admin() ? ", and one of the admin" : "");
     }
-    engine.on_pins_change([this](const std::vector<toki::PinRecord>& pins) {
-      if (const auto status = pin_file.write(pins); !status) {
-        spdlog::warn("pins will not survive a restart: {}", status.error().detail);
-      }
-    });
   }
 
   // Only what kReloadable names (options.cpp).
   void reload(const Options& o) {
+    if (o.keys.any() != gate.keys().any()) {
+      spdlog::warn("that keys are wanted, or not any more, waits for a restart");
+    }
+    gate.change(o.keys, gate_options(o));
+    use_keys(o);
     spdlog::set_level(spdlog::level::from_str(o.log_level));
-    admission.set_limits(queue_limits(o));
     server.set_limits(server_limits(o));
-    proxy.set_volatile_lines(o.drop_volatile_line);
-  }
-
-  void keep(toki::PromptChange change) {
-    toki::PromptRecord& prompt = change.prompt;
-    switch (change.kind) {
-      case toki::PromptChange::Kind::put: index.put(std::move(prompt)); break;
-      case toki::PromptChange::Kind::used:
-        index.use(prompt.id, prompt.use, prompt.last_used_ms);
-        break;
-      case toki::PromptChange::Kind::removed: index.remove(prompt.id); break;
-      case toki::PromptChange::Kind::cleared:
-        forgot_all = true;
-        index.clear();
-        break;
+    server.set_tls(o.tls);
+    server.set_cors(o.cors);
+    for (const auto& service : services.all()) {
+      service->reload(o);
     }
-  }
-
-  toki::Stats stats() const {
-    toki::Stats all = proxy.stats();
-    all.backend_cache_mib = cache_mib;
-    index.add_to(all);
-    if (store) {
-      store->add_to(all);
-    }
-    if (recorder) {
-      recorder->add_to(all);
-    }
-    return all;
   }
 
   const Options& options;
   std::optional<Recorder> recorder;
-  double cache_mib = -1;    // of the server's own prompt cache
-  bool forgot_all = false;  // before the index was read: it is not wanted any more
-  toki::http::Upstream upstream;
-  std::unique_ptr<toki::StateStore> store;
-  std::unique_ptr<toki::http::StoreWorker> worker;
-  toki::Fingerprints fingerprints;
-  toki::PinFile pin_file;
-  toki::http::Upstream embed_upstream;
-  toki::http::Embedder embedder;
-  toki::http::LlamaServerBackend backend;
-  toki::IndexStore index;
-  toki::Engine engine;
-  toki::http::Admission admission;
-  toki::http::BackendMonitor monitor;
-  toki::http::PromptEmbeddings embeddings;
-  toki::http::Housekeeper housekeeper;
-  toki::http::Audit audit;
-  RecentRequests recent;
-  toki::http::Proxy proxy;
-  Operations operations;
+  Services services;
+  Gate gate;
   Server server;
+  std::unique_ptr<Supervisor> child;
+  asio::signal_set ending;  // cancelled: the child is given up
+  int exit_code = 0;
   toki::http::TaskGroup tasks;
 };
 
-// The first signal drains and stops; a second one ends at once. Everything that runs is ended
-// before what it uses goes.
-asio::awaitable<void> stop_on_signal(asio::io_context& io, Daemon& daemon, Supervisor* child) {
-  asio::signal_set signals(io, SIGINT, SIGTERM);
-  const int first = co_await signals.async_wait(asio::use_awaitable);
-  spdlog::info("signal {}: draining for up to {} ms", first, daemon.options.drain_ms);
-  auto end_at_once = [child](const boost::system::error_code& ec, int second) {
-    if (!ec) {
+// Everything that runs is ended before what it uses goes.
+asio::awaitable<bool> wind_down(Daemon& daemon) {
+  bool clean = co_await daemon.server.drain(Millis(daemon.options.drain_ms));
+  const auto deadline = std::chrono::steady_clock::now() + kFlushLimit;
+  for (const auto& service : daemon.services.all()) {
+    const auto left = deadline - std::chrono::steady_clock::now();
+    co_await service->save(std::max(std::chrono::duration_cast<Millis>(left), Millis(0)));
+  }
+  if (daemon.child != nullptr) {
+    co_await daemon.child->stop(Millis(10000));
+  }
+  clean = co_await daemon.tasks.stop(Millis(500)) && clean;
+  for (const auto& service : daemon.services.all()) {
+    service->close();
+  }
+  co_return clean;
+}
+
+// The first signal drains and stops; a second one ends at once.
+asio::awaitable<void> stop_on_signal(Daemon& daemon) {
+  const auto [ec, first] = co_await daemon.ending.async_wait(asio::as_tuple(asio::use_awaitable));
+  if (!ec) {
+    spdlog::info("signal {}: draining for up to {} ms", first, daemon.options.drain_ms);
+  }
+  auto end_at_once = [child = daemon.child.get()](const boost::system::error_code& failed,
+                                                  int second) {
+    if (!failed) {
       if (child != nullptr) {
         child->kill();
       }
       std::_Exit(128 + second);
     }
   };
-  signals.async_wait(end_at_once);
-  bool clean = co_await daemon.server.drain(Millis(daemon.options.drain_ms));
-  co_await daemon.housekeeper.flush(kFlushLimit);
-  if (child != nullptr) {
-    co_await child->stop(Millis(10000));
-  }
-  clean = co_await daemon.tasks.stop(Millis(500)) && clean;
-  daemon.upstream.keep_none();
-  daemon.embed_upstream.keep_none();
-  if (!daemon.index.flush(Millis(2000))) {
-    spdlog::warn("not all of the index could be written");
-  }
+  daemon.ending.async_wait(end_at_once);
+  const bool clean = co_await wind_down(daemon);
+  daemon.ending.cancel();
   spdlog::info("stopped");
   if (!clean) {
     spdlog::default_logger()->flush();
-    std::_Exit(0);  // a call to the backend hangs; nothing of ours is half done
+    std::_Exit(daemon.exit_code);  // a call to the backend hangs; nothing of ours is half done
   }
+}
+
+asio::awaitable<void> supervise(Daemon& daemon) {
+  const std::optional<int> status = co_await daemon.child->run();
+  if (status) {
+    spdlog::error(
+        "{} ended {} times and never once answered /health: tokid ends with its status {}",
+        daemon.options.server[0], Supervisor::kTries, *status);
+    daemon.exit_code = *status != 0 ? *status : 1;
+    daemon.ending.cancel();
+  }
+}
+
+// Until the backends were looked at once, connections wait in the kernel: after a restart of tokid
+// nobody is told that they are down.
+asio::awaitable<void> start_serving(asio::io_context& io, Daemon& daemon) {
+  asio::steady_timer pause(io);
+  const auto& all = daemon.services.all();
+  const auto serving = [](const auto& service) { return service->monitor.serving(); };
+  const auto deadline = std::chrono::steady_clock::now() + kFirstLookLimit;
+  while (!std::all_of(all.begin(), all.end(), serving) &&
+         std::chrono::steady_clock::now() < deadline) {
+    pause.expires_after(Millis(5));
+    co_await pause.async_wait(asio::use_awaitable);
+  }
+  daemon.server.start();
 }
 
 // SIGHUP: the settings are read again, all of them or none.
@@ -351,50 +196,6 @@ int fail(const toki::Error& error) {
   return error.code == toki::Errc::invalid_argument ? 2 : 1;
 }
 
-using OpenedStore = toki::Result<std::unique_ptr<toki::StateStore>>;
-
-template <class Store>
-OpenedStore as_store(toki::Result<std::unique_ptr<Store>> opened) {
-  return opened ? OpenedStore(std::move(*opened)) : OpenedStore(opened.error());
-}
-
-// For a folder that only llama-server reaches. Nobody asked for it, so its failing stops nothing.
-OpenedStore open_named(const Options& options) {
-  auto opened = toki::NamedStates::open(
-      {.dir = Daemon::in_data_dir(options, "named"), .names = options.remote_states}, log_line);
-  if (!opened) {
-    spdlog::warn("no slot states are kept by the backend: {}", opened.error().detail);
-    return std::unique_ptr<toki::StateStore>();
-  }
-  return as_store(std::move(opened));
-}
-
-// For a folder that both reach.
-OpenedStore open_shared(const Options& options) {
-  auto opened = toki::KvStore::open({.dir = Daemon::in_data_dir(options, "kv"),
-                                     .slot_dir = options.slot_dir,
-                                     .max_bytes = std::uint64_t{options.kv_gib} << 30},
-                                    log_line);
-  if (opened) {
-    return as_store(std::move(opened));
-  }
-  const toki::Error& error = opened.error();
-  if (error.code == toki::Errc::unavailable || error.code == toki::Errc::no_space) {
-    spdlog::warn("no KV cache is kept on disk until the next start: {}", error.detail);
-    return std::unique_ptr<toki::StateStore>();  // a disk that fails is no reason not to serve
-  }
-  return toki::Error{error.code, fmt::format("--slot-dir {}, --data-dir {}: {}", options.slot_dir,
-                                             options.data_dir, error.detail)};
-}
-
-// Null where nothing is to be kept.
-OpenedStore open_store(const Options& options) {
-  if (!options.slot_dir.empty()) {
-    return options.kv_gib > 0 ? open_shared(options) : std::unique_ptr<toki::StateStore>();
-  }
-  return options.remote_states > 0 ? open_named(options) : std::unique_ptr<toki::StateStore>();
-}
-
 toki::Result<std::optional<Recorder>> open_recorder(const Options& options) {
   if (options.record.empty()) {
     return std::optional<Recorder>();
@@ -418,35 +219,70 @@ toki::Status lock_data_dir(const Options& options) {
   return toki::Done{};
 }
 
+// The server behind --, with what toki needs of it; its folder is the slot folder.
+toki::Result<std::optional<ServerCommand>> prepare_command(Options& options) {
+  if (options.server.empty()) {
+    return std::optional<ServerCommand>();
+  }
+  const auto slot_dir = std::filesystem::path(options.data_dir) / "slots";
+  std::error_code ec;
+  std::filesystem::create_directories(slot_dir, ec);
+  if (ec) {
+    return toki::Error{toki::Errc::unavailable,
+                       fmt::format("{}: {}", slot_dir.string(), ec.message())};
+  }
+  auto completed =
+      complete_command(options.server, options.backend_given ? &options.backend_address : nullptr,
+                       slot_dir.string());
+  if (!completed) {
+    return completed.error();
+  }
+  options.slot_dir = slot_dir.string();
+  options.backend_address = completed->address;
+  return std::optional<ServerCommand>(std::move(*completed));
+}
+
+toki::Result<std::vector<std::string>> listen_everywhere(Daemon& daemon) {
+  const Options& options = daemon.options;
+  std::vector<std::string> places;
+  daemon.server.set_tls(options.tls);
+  daemon.server.set_cors(options.cors);
+  for (const ListenAddress& wanted : options.listen_at) {
+    const auto address = daemon.server.listen(wanted);
+    if (!address) {
+      return address.error();
+    }
+    const std::string scheme = !address->path.empty() ? "" : options.tls ? "https://" : "http://";
+    places.push_back(scheme + address->name());
+  }
+  return places;
+}
+
+void say_where(const Options& options, const std::vector<std::string>& places,
+               const Services& services) {
+  for (const std::string& place : places) {
+    fmt::print("tokid listening on {}\n", place);
+  }
+  std::fflush(stdout);
+  std::vector<std::string> backends;
+  for (const auto& service : services.all()) {
+    backends.push_back(service->name() + (service->name().empty() ? "" : "=") +
+                       service->address().name());
+  }
+  spdlog::info("tokid {} on {}, backend {}, state in {}", toki::version(), fmt::join(places, ", "),
+               fmt::join(backends, ", "), options.data_dir);
+}
+
 int run(Options options, int argc, char** argv, const std::string& settings) {
   if (const auto locked = lock_data_dir(options); !locked) {
     return fail(locked.error());
   }
-  std::optional<ServerCommand> command;
-  if (!options.server.empty()) {
-    const auto slot_dir = std::filesystem::path(options.data_dir) / "slots";
-    std::error_code ec;
-    std::filesystem::create_directories(slot_dir, ec);
-    if (ec) {
-      return fail(
-          {toki::Errc::unavailable, fmt::format("{}: {}", slot_dir.string(), ec.message())});
-    }
-    auto completed =
-        complete_command(options.server, options.backend_given ? &options.backend_address : nullptr,
-                         slot_dir.string());
-    if (!completed) {
-      return fail(completed.error());
-    }
-    command = std::move(*completed);
-    options.slot_dir = slot_dir.string();
-    options.backend_address = command->address;
+  const auto command = prepare_command(options);
+  if (!command) {
+    return fail(command.error());
   }
   if (options.exact && options.exact_batch == 0) {
-    options.exact_batch = command ? command->batch : ServerCommand{}.batch;
-  }
-  auto store = open_store(options);
-  if (!store) {
-    return fail(store.error());
+    options.exact_batch = *command ? (*command)->batch : ServerCommand{}.batch;
   }
   auto recorder = open_recorder(options);
   if (!recorder) {
@@ -454,38 +290,36 @@ int run(Options options, int argc, char** argv, const std::string& settings) {
   }
   asio::io_context io(1);
   const LogGathering gathering(io.get_executor());
-  Daemon daemon(io, options, !command || command->own_cache, std::move(*store),
-                std::move(*recorder));
-  daemon.cache_mib = command ? command->cache_mib : -1;
-  std::unique_ptr<Supervisor> child;
-  const auto port = daemon.server.listen(options.listen_host, options.listen_port);
-  if (!port) {
-    return fail(port.error());
+  Daemon daemon(io, options, std::move(*recorder));
+  const auto opened = daemon.services.open(io, options, *command ? &**command : nullptr,
+                                           daemon.recorder ? &*daemon.recorder : nullptr);
+  if (!opened) {
+    return fail(opened.error());
   }
-  if (command) {
-    child = std::make_unique<Supervisor>(io.get_executor(), command->words, log_line);
-    if (const auto status = child->start(); !status) {
+  daemon.use_keys(options);
+  const auto places = listen_everywhere(daemon);
+  if (!places) {
+    return fail(places.error());
+  }
+  if (*command) {
+    const Service& service = *daemon.services.all()[0];
+    daemon.child = std::make_unique<Supervisor>(
+        io.get_executor(), (*command)->words, (*command)->address.path,
+        [&service] { return !service.monitor.identity().empty(); }, log_line);
+    if (const auto status = daemon.child->start(); !status) {
       return fail(status.error());
     }
-    daemon.tasks.spawn(child->run());
+    daemon.tasks.spawn(supervise(daemon));
   }
-  const bool v6 = options.listen_host.find(':') != std::string::npos;
-  fmt::print("tokid listening on http://{}:{}\n",
-             v6 ? "[" + options.listen_host + "]" : options.listen_host, *port);
-  std::fflush(stdout);
-  spdlog::info("tokid {} on {}:{}, backend {}, state in {}", toki::version(), options.listen_host,
-               *port, options.backend_address.authority(), options.data_dir);
-  asio::co_spawn(io, stop_on_signal(io, daemon, child.get()), asio::detached);
+  say_where(options, *places, daemon.services);
+  asio::co_spawn(io, stop_on_signal(daemon), asio::detached);
   daemon.tasks.spawn(reload_on_signal(io, daemon, argc, argv, settings));
-  daemon.tasks.spawn(daemon.monitor.run());
-  daemon.tasks.spawn(daemon.embeddings.run());
-  daemon.tasks.spawn(daemon.housekeeper.run());
-  if (options.audit_every > 0) {
-    daemon.tasks.spawn(daemon.audit.run());
+  for (const auto& service : daemon.services.all()) {
+    service->run(daemon.tasks);
   }
-  daemon.tasks.spawn(daemon.server.accept());
+  daemon.tasks.spawn(start_serving(io, daemon));
   io.run();
-  return 0;
+  return daemon.exit_code;
 }
 
 }  // namespace
@@ -497,6 +331,7 @@ int main(int argc, char** argv) {
     fmt::print(parsed.exit_code == 0 ? stdout : stderr, "{}", parsed.text);
     return parsed.exit_code;
   }
-  start_log(parsed.options.log_level);
+  start_log(parsed.options.log_level,
+            parsed.options.log_format == "json" ? LogFormat::json : LogFormat::text);
   return run(parsed.options, argc, argv, parsed.text);
 }

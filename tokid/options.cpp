@@ -3,7 +3,6 @@
 #include <toki/version.hpp>
 
 #include <CLI/CLI.hpp>
-#include <boost/asio/ip/address.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "access.hpp"
 #include "config_file.hpp"
 
 namespace tokid {
@@ -24,9 +24,11 @@ namespace {
 namespace fs = std::filesystem;
 
 // What SIGHUP changes in a tokid that runs (Daemon::reload).
-constexpr std::array<std::string_view, 8> kReloadable{
-    "log-level",     "max-body-mib", "max-connections", "queue-length",
-    "queue-wait-ms", "slot-wait-ms", "lead-wait-ms",    "drop-volatile-line"};
+constexpr std::array<std::string_view, 16> kReloadable{
+    "log-level",      "max-body-mib", "max-connections", "queue-length",
+    "queue-wait-ms",  "slot-wait-ms", "lead-wait-ms",    "drop-volatile-line",
+    "tls-cert",       "tls-key",      "cors-origin",     "api-keys",
+    "admin-key-file", "host-name",    "tenant-requests", "tenant-rate"};
 
 using toki::Errc;
 using toki::Error;
@@ -36,33 +38,93 @@ Error bad(std::string message) {
   return {Errc::invalid_argument, std::move(message)};
 }
 
-// "ADDR:PORT", "[ADDR]:PORT".
-Status read_listen(Options& options) {
-  const auto colon = options.listen.rfind(':');
-  if (colon == std::string::npos) {
-    return bad(fmt::format("--listen {}: expected ADDRESS:PORT", options.listen));
+Status read_listeners(Options& options) {
+  const std::string& mode = options.socket_mode;
+  unsigned bits = 0;
+  const auto [end, ec] = std::from_chars(mode.data(), mode.data() + mode.size(), bits, 8);
+  if (ec != std::errc{} || end != mode.data() + mode.size() || bits > 0777) {
+    return bad(fmt::format("--socket-mode {}: expected octal digits, 0600 to 0777", mode));
   }
-  std::string host = options.listen.substr(0, colon);
-  if (host.empty()) {
-    return bad(fmt::format("--listen {}: the address is missing", options.listen));
+  for (const std::string& text : options.listen) {
+    auto address = read_listen(text);
+    if (!address) {
+      return std::move(address).error();
+    }
+    address->mode = bits | 0600;
+    options.listen_at.push_back(std::move(*address));
   }
-  const std::string port = options.listen.substr(colon + 1);
-  unsigned number = 0;
-  const auto [end, ec] = std::from_chars(port.data(), port.data() + port.size(), number);
-  if (port.empty() || ec != std::errc{} || end != port.data() + port.size() || number > 65535) {
-    return bad(
-        fmt::format("--listen {}: the port is not a number from 0 to 65535", options.listen));
+  return toki::Done{};
+}
+
+Status read_certificates(Options& options) {
+  if (options.tls_cert.empty() != options.tls_key.empty()) {
+    return bad("--tls-cert and --tls-key belong together");
   }
-  if (host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
+  if (!options.tls_cert.empty()) {
+    auto tls = toki::http::TlsContext::server(options.tls_cert, options.tls_key);
+    if (!tls) {
+      return bad("--tls-cert, --tls-key: " + tls.error().detail);
+    }
+    options.tls = std::move(*tls);
   }
-  options.listen_host = host == "localhost" ? "127.0.0.1" : host;
-  boost::system::error_code wrong;
-  boost::asio::ip::make_address(options.listen_host, wrong);
-  if (wrong) {
-    return bad(fmt::format("--listen {}: the address is no IP address", options.listen));
+  const auto& named = options.backends;
+  const bool outside = options.backend_address.tls ||
+                       std::any_of(named.begin(), named.end(),
+                                   [](const NamedBackend& one) { return one.address.tls; }) ||
+                       (options.embed_address.has_value() && options.embed_address->tls);
+  if (outside || !options.backend_ca.empty()) {
+    auto trusted = toki::http::TlsContext::client(options.backend_ca);
+    if (!trusted) {
+      return bad("--backend-ca: " + trusted.error().detail);
+    }
+    options.backend_tls = std::move(*trusted);
   }
-  options.listen_port = static_cast<std::uint16_t>(number);
+  return toki::Done{};
+}
+
+// "NAME=URL", as often as there are names. One server may have several.
+Status read_models(Options& options) {
+  if (!options.model.empty() && !options.server.empty()) {
+    return bad("--model names servers that run already: it does not go with a server behind --");
+  }
+  if (!options.model.empty() && options.backend_given) {
+    options.backends.push_back({.names = {}, .address = options.backend_address});
+  }
+  for (const std::string& entry : options.model) {
+    const auto sign = entry.find('=');
+    const std::string name = entry.substr(0, sign);
+    if (sign == std::string::npos || name.empty()) {
+      return bad(fmt::format(
+          "--model {}: expected NAME=URL (a server's own options stand behind --)", entry));
+    }
+    auto address = toki::http::parse_url(entry.substr(sign + 1));
+    if (!address) {
+      return bad(fmt::format("--model {}: {}", name, address.error().detail));
+    }
+    const auto has_name = [&](const NamedBackend& one) {
+      return std::find(one.names.begin(), one.names.end(), name) != one.names.end();
+    };
+    auto& all = options.backends;
+    if (std::any_of(all.begin(), all.end(), has_name)) {
+      return bad(fmt::format("--model {}: this name is there twice", name));
+    }
+    const auto same = std::find_if(all.begin(), all.end(), [&](const NamedBackend& one) {
+      return one.address.name() == address->name();
+    });
+    if (same != all.end() && same->names.empty()) {
+      return bad(fmt::format(
+          "--model {}: this is --backend, which gets every model that has no server of its own",
+          name));
+    }
+    if (options.backend_given && name == kDefaultBackend) {
+      return bad(fmt::format("--model {}: this is how --backend is called", name));
+    }
+    if (same != all.end()) {
+      same->names.push_back(name);
+    } else {
+      all.push_back({.names = {name}, .address = std::move(*address)});
+    }
+  }
   return toki::Done{};
 }
 
@@ -89,6 +151,29 @@ Status read_key(Options& options) {
                                      [](char c) { return c > 0x20 && c < 0x7f; });
   return printable ? Status(toki::Done{})
                    : bad("the backend key holds characters that no header may hold");
+}
+
+// Who may call. Nobody is let in from other machines by mistake.
+Status read_access(Options& options) {
+  auto keys = Keys::read(options.api_keys, options.admin_key_file);
+  if (!keys) {
+    return keys.error();
+  }
+  options.keys = std::move(*keys);
+  const auto open = std::find_if(options.listen_at.begin(), options.listen_at.end(), reachable);
+  if (!options.keys.any() && !options.allow_open && open != options.listen_at.end()) {
+    return bad(
+        fmt::format("--listen {}: other machines can reach this, so API keys are needed "
+                    "(--api-keys FILE), or --allow-open, which lets everybody in",
+                    open->name()));
+  }
+  if (!options.keys.any() &&
+      (options.share_tenants || options.tenant_requests > 0 || options.tenant_rate > 0)) {
+    return bad(
+        "--share-tenants, --tenant-requests and --tenant-rate mean something with "
+        "--api-keys only");
+  }
+  return toki::Done{};
 }
 
 // Everything toki keeps lies below one folder that only its owner can read.
@@ -127,7 +212,7 @@ Status check(Options& options) {
   if (!options.exact && options.exact_batch > 0) {
     return bad("--exact-batch means something with --exact only");
   }
-  if (auto status = read_listen(options); !status) {
+  if (auto status = read_listeners(options); !status) {
     return status;
   }
   auto address = toki::http::parse_url(options.backend);
@@ -135,6 +220,9 @@ Status check(Options& options) {
     return bad("--backend: " + address.error().detail);
   }
   options.backend_address = std::move(*address);
+  if (auto status = read_models(options); !status) {
+    return status;
+  }
   if (!options.embed_backend.empty()) {
     auto embedder = toki::http::parse_url(options.embed_backend);
     if (!embedder) {
@@ -142,20 +230,62 @@ Status check(Options& options) {
     }
     options.embed_address = std::move(*embedder);
   }
+  if (auto status = read_certificates(options); !status) {
+    return status;
+  }
+  auto cors = Cors::allowing(options.cors_origin);
+  if (!cors) {
+    return bad("--cors-origin: " + cors.error().detail);
+  }
+  options.cors = std::move(*cors);
   if (auto status = read_key(options); !status) {
     return status;
   }
+  if (auto status = read_access(options); !status) {
+    return status;
+  }
   return make_data_dir(options);
+}
+
+// CLI11's own Range says of a word that it is out of range.
+CLI::Validator between(double least, double most) {
+  const auto check = [least, most](std::string& text) -> std::string {
+    char* end = nullptr;
+    const double number = std::strtod(text.c_str(), &end);
+    if (text.empty() || end != text.c_str() + text.size()) {
+      return fmt::format("'{}' is no number", text);
+    }
+    return number >= least && number <= most
+               ? ""
+               : fmt::format("{} is not from {} to {}", text, least, most);
+  };
+  return {check, fmt::format("from {} to {}", least, most)};
 }
 
 void add_options(CLI::App& app, Options& o) {
   app.add_option("--config", o.config, "TOML file with any of these options, without the dashes");
   app.add_flag("--check-config", o.check_config,
                "only look whether all settings hold, and print them as a TOML file");
-  const CLI::Range ms(std::int64_t{0}, std::int64_t{7} * 24 * 3600 * 1000);
-  const CLI::Range positive_ms(std::int64_t{1}, std::int64_t{7} * 24 * 3600 * 1000);
-  app.add_option("--listen", o.listen, "ADDRESS:PORT to listen on; port 0 takes any free one");
-  app.add_option("--backend", o.backend, "llama-server, http://HOST:PORT");
+  const CLI::Validator ms = between(0, 7 * 24 * 3600 * 1000.0);
+  const CLI::Validator positive_ms = between(1, 7 * 24 * 3600 * 1000.0);
+  app.add_option("--listen", o.listen,
+                 "ADDRESS:PORT to listen on, port 0 takes any free one, or unix:/PATH of a socket "
+                 "(may be given several times)")
+      ->allow_extra_args(false);
+  app.add_option("--socket-mode", o.socket_mode,
+                 "mode of such a socket: 0600 its owner's, 0660 its group's too, 0666 everybody's");
+  app.add_option("--tls-cert", o.tls_cert,
+                 "PEM file with the certificate (and its chain) for clients that connect over TCP; "
+                 "then they must use https");
+  app.add_option("--tls-key", o.tls_key, "PEM file with its key");
+  app.add_option("--backend", o.backend,
+                 "llama-server: http://HOST:PORT, https://HOST:PORT or unix:/PATH");
+  app.add_option("--model", o.model,
+                 "NAME=URL: requests for this model go to this llama-server (may be given several "
+                 "times); --backend then gets all others, which are refused without it")
+      ->allow_extra_args(false);
+  app.add_option("--backend-ca", o.backend_ca,
+                 "PEM file with the authorities to trust behind https, instead of the system's");
   app.add_option(
       "--data-dir", o.data_dir,
       "where toki keeps its state (default: $XDG_STATE_HOME/toki, else ~/.local/state/toki)");
@@ -164,11 +294,11 @@ void add_options(CLI::App& app, Options& o) {
       "the folder that llama-server has as --slot-save-path, when both can reach it; then "
       "computed KV cache is kept on disk (behind -- it is set by itself)");
   app.add_option("--kv-gib", o.kv_gib, "most disk for kept KV cache in GiB; 0: keep none")
-      ->check(CLI::Range(0, 1048576));
+      ->check(between(0, 1048576));
   app.add_option("--remote-states", o.remote_states,
                  "without --slot-dir: most files that llama-server is asked to keep in its own "
                  "--slot-save-path folder, whole slots under fixed names; 0: none")
-      ->check(CLI::Range(0, 4096));
+      ->check(between(0, 4096));
   app.add_option("--lead-wait-ms", o.lead_wait_ms,
                  "longest wait for a prefix that another request computes now")
       ->check(ms);
@@ -183,24 +313,28 @@ void add_options(CLI::App& app, Options& o) {
       ->check(positive_ms);
   app.add_option("--pin-hot", o.pin_hot,
                  "so many of the prefixes that most prompts begin with keep a slot of their own")
-      ->check(CLI::Range(0, 1024));
+      ->check(between(0, 1024));
   app.add_option("--backend-key-file", o.backend_key_file,
                  "file with llama-server's API key (or environment TOKID_BACKEND_KEY); without one "
                  "the client's own is passed on");
+  app.add_option("--cors-origin", o.cors_origin,
+                 "web pages of this origin (SCHEME://HOST[:PORT], or * for all) may use tokid from "
+                 "a browser (may be given several times)")
+      ->allow_extra_args(false);
   app.add_option("--max-body-mib", o.max_body_mib, "largest request body in MiB")
-      ->check(CLI::Range(1, 65536));
+      ->check(between(1, 65536));
   app.add_option("--max-connections", o.max_connections, "most client connections")
-      ->check(CLI::Range(1, 1000000));
+      ->check(between(1, 1000000));
   app.add_option("--tree-mib", o.tree_mib, "most memory for the tree of known prompts in MiB")
-      ->check(CLI::Range(1, 1048576));
+      ->check(between(1, 1048576));
   app.add_option("--max-prompts", o.max_prompts,
                  "most prompts remembered whole, in memory and across restarts")
-      ->check(CLI::Range(0, 1000000));
+      ->check(between(0, 1000000));
   app.add_option("--prompts-mib", o.prompts_mib, "most memory for them in MiB")
-      ->check(CLI::Range(1, 1048576));
+      ->check(between(1, 1048576));
   app.add_option("--token-cache-mib", o.token_cache_mib,
                  "most memory for texts whose tokens are known, in MiB; 0: tokenize always")
-      ->check(CLI::Range(0, 1048576));
+      ->check(between(0, 1048576));
   app.add_option("--embed-backend", o.embed_backend,
                  "second llama-server, started with --embeddings, that finds similar prompts");
   app.add_option("--embed-limit-ms", o.embed_limit_ms,
@@ -209,21 +343,22 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--audit-every", o.audit_every,
                  "repeats every Nth repeatable hit without cache while nothing else is done, and "
                  "compares the answers; 0: never")
-      ->check(CLI::Range(0, 1000000000));
+      ->check(between(0, 1000000000));
   app.add_option("--audit-cosine", o.audit_cosine,
                  "cosine of the embeddings from which two answers mean the same")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(between(0.0, 1.0));
   app.add_option("--drop-volatile-line", o.drop_volatile_line,
                  "drop the system prompt's first line when it begins with this text (may be given "
-                 "several times)");
+                 "several times)")
+      ->allow_extra_args(false);
   app.add_option("--record", o.record,
                  "file to which the body of every generation request is appended, prompts and all, "
                  "for toki-replay");
   app.add_option("--record-mib", o.record_mib, "at this size of that file recording ends")
-      ->check(CLI::Range(1, 1048576));
+      ->check(between(1, 1048576));
   app.add_option("--queue-length", o.queue_length,
                  "most requests that wait for a slot; more get 429")
-      ->check(CLI::Range(0, 1000000));
+      ->check(between(0, 1000000));
   app.add_option("--queue-wait-ms", o.queue_wait_ms, "longest wait for a slot; then 503")
       ->check(ms);
   app.add_option(
@@ -251,7 +386,7 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--drain-ms", o.drain_ms, "time that running answers get at SIGTERM")->check(ms);
   app.add_option("--min-reuse-for-hit", o.min_reuse_for_hit,
                  "reused tokens from which a request counts as a hit")
-      ->check(CLI::Range(1, 1000000));
+      ->check(between(1, 1000000));
   app.add_flag(
       "--exact", o.exact,
       "answers are those that llama-server gives alone and without cache: one request at a "
@@ -260,9 +395,34 @@ void add_options(CLI::App& app, Options& o) {
          "--exact-batch", o.exact_batch,
          "with --exact: llama-server's -ub, or its -b where that is no multiple of it; 0: as "
          "the server behind -- is told, else 512")
-      ->check(CLI::Range(0, 1048576));
+      ->check(between(0, 1048576));
+  app.add_option("--api-keys", o.api_keys,
+                 "file of the keys that clients need, `KEY` or `NAME KEY` a line, plain or "
+                 "sha256:HEX (more of them, with commas, in environment TOKID_API_KEYS)");
+  app.add_option("--admin-key-file", o.admin_key_file,
+                 "file with the key for what shows or changes everybody's (or environment "
+                 "TOKID_ADMIN_KEY)");
+  app.add_flag("--share-tenants", o.share_tenants,
+               "with keys: what one tenant has computed serves all");
+  app.add_flag("--allow-open", o.allow_open,
+               "may listen without keys where other machines reach it");
+  app.add_flag("--no-backend-cache", o.no_backend_cache,
+               "the server at --backend keeps no prompts outside its slots: it was started with "
+               "--cache-ram 0");
+  app.add_option("--host-name", o.host_name,
+                 "without keys on loopback: one more name that Host may have (may be given several "
+                 "times)");
+  app.add_option(
+         "--tenant-requests", o.tenant_requests,
+         "most requests of one tenant at work or waiting at once; more get 429; 0: no limit")
+      ->check(between(0, 1000000));
+  app.add_option("--tenant-rate", o.tenant_rate,
+                 "most requests a minute of one tenant; more get 429; 0: no limit")
+      ->check(between(0, 1000000));
   app.add_option("--log-level", o.log_level, "error, warn, info or debug")
       ->check(CLI::IsMember({"error", "warn", "info", "debug"}));
+  app.add_option("--log-format", o.log_format, "text, or json: one object a line")
+      ->check(CLI::IsMember({"text", "json"}));
 }
 
 // What the command line left open.
@@ -287,6 +447,10 @@ std::string_view hint(const CLI::ParseError& error) {
 }
 
 }  // namespace
+
+bool reachable(const ListenAddress& address) {
+  return address.path.empty() && !is_loopback(address.host);
+}
 
 Parsed parse_options(int argc, char** argv) {
   Parsed parsed;

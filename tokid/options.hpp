@@ -7,6 +7,7 @@
 #include <toki/http/backend_monitor.hpp>
 #include <toki/http/llama_server_backend.hpp>
 #include <toki/http/proxy.hpp>
+#include <toki/http/tls.hpp>
 #include <toki/http/upstream.hpp>
 #include <toki/result.hpp>
 
@@ -16,14 +17,33 @@
 #include <string>
 #include <vector>
 
+#include "cors.hpp"
+#include "keys.hpp"
+#include "listener.hpp"
+
 namespace tokid {
+
+/// How --backend is called beside those of --model.
+inline constexpr const char* kDefaultBackend = "default";
+
+/// One llama-server and the models that requests name to reach it.
+struct NamedBackend {
+  std::vector<std::string> names;  ///< none: --backend, for every model that no other has
+  toki::http::Address address;
+};
 
 struct Options {
   std::string config;
   bool check_config = false;
-  std::string listen = "127.0.0.1:9090";
+  std::vector<std::string> listen{"127.0.0.1:9090"};
+  std::string socket_mode = "0600";
+  std::string tls_cert;
+  std::string tls_key;
   std::string backend = "http://127.0.0.1:8080";
   bool backend_given = false;
+  std::vector<std::string> model;
+  std::string backend_ca;
+  std::vector<std::string> cors_origin;
   std::string data_dir;
   std::string slot_dir;
   std::size_t kv_gib = 32;
@@ -60,13 +80,26 @@ struct Options {
   bool exact = false;
   std::uint64_t exact_batch = 0;
   std::string log_level = "info";
+  std::string log_format = "text";
+  std::string api_keys;
+  std::string admin_key_file;
+  bool share_tenants = false;
+  bool allow_open = false;
+  bool no_backend_cache = false;
+  std::vector<std::string> host_name;
+  std::size_t tenant_requests = 0;
+  std::size_t tenant_rate = 0;
   std::vector<std::string> server;  // what stands after `--`
 
   // Filled by parse_options.
-  std::string listen_host;
-  std::uint16_t listen_port = 0;
+  std::vector<ListenAddress> listen_at;
+  toki::http::TlsContext tls;  // for clients; none: they connect in plain
+  Cors cors;
+  toki::http::TlsContext backend_tls;  // whom to trust behind https
   toki::http::Address backend_address;
+  std::vector<NamedBackend> backends;  // of --model, --backend first; none without --model
   std::string backend_key;
+  Keys keys;
   std::optional<toki::http::Address> embed_address;
 };
 
@@ -78,6 +111,9 @@ struct Parsed {
   int exit_code = 0;
   std::string text;
 };
+
+/// Whether other machines can connect there.
+bool reachable(const ListenAddress& address);
 
 Parsed parse_options(int argc, char** argv);
 

@@ -65,6 +65,10 @@ void Recorder::record(std::string_view path, std::string_view body, std::int64_t
     std::erase_if(line, [](char c) { return c == '\n' || c == '\r'; });
   }
   line += "}\n";
+  struct stat about {};  // others may have cut the file, or a rotation emptied it
+  if (::fstat(fd_, &about) == 0) {
+    bytes_ = static_cast<std::uint64_t>(about.st_size);
+  }
   if (bytes_ + line.size() > max_bytes_) {
     end("it is full (--record-mib)");
     return;

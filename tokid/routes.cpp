@@ -9,6 +9,7 @@
 
 #include <array>
 #include <chrono>
+#include <vector>
 
 #include "dashboard.hpp"
 #include "operations.hpp"
@@ -33,11 +34,23 @@ Page stats_page(const toki::Stats& stats) {
   return {.body = body + "}\n"};
 }
 
-Page metrics_page(const toki::Stats& stats) {
+// With several backends each figure has one line for each of them.
+Page metrics_page(std::span<const BackendPages> all) {
+  std::vector<std::array<toki::StatRow, toki::kStatRows>> rows;
+  std::vector<std::string> labels;
+  for (const BackendPages& one : all) {
+    rows.push_back(rows_of(one.stats()));
+    labels.push_back(one.name.empty() ? std::string()
+                                      : fmt::format("{{backend={}}}", toki::http::quote(one.name)));
+  }
   std::string body;
-  for (const toki::StatRow& row : rows_of(stats)) {
-    body += fmt::format("# HELP toki_{0} {1}\n# TYPE toki_{0} {2}\ntoki_{0} {3}\n", row.name,
-                        row.help, row.counter ? "counter" : "gauge", row.value);
+  for (std::size_t i = 0; i < toki::kStatRows; ++i) {
+    const toki::StatRow& row = rows[0][i];
+    body += fmt::format("# HELP toki_{0} {1}\n# TYPE toki_{0} {2}\n", row.name, row.help,
+                        row.counter ? "counter" : "gauge");
+    for (std::size_t at = 0; at < all.size(); ++at) {
+      body += fmt::format("toki_{}{} {}\n", row.name, labels[at], rows[at][i].value);
+    }
   }
   return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = std::move(body)};
 }
@@ -87,22 +100,45 @@ Page health_page(const toki::http::BackendMonitor& monitor, const toki::Stats& s
                               toki::http::quote(monitor.states_why()))};
 }
 
+// Whether to send requests here: 200 while every backend answers.
+Page ready_page(std::span<const BackendPages> all) {
+  std::string why;
+  for (const BackendPages& one : all) {
+    if (!one.monitor.serving()) {
+      why += fmt::format("{}backend {}{}is {}", why.empty() ? "" : "; ", one.name,
+                         one.name.empty() ? "" : " ", to_string(one.monitor.state()));
+    }
+  }
+  return {.status = why.empty() ? 200U : 503U,
+          .body = why.empty()
+                      ? "{\"ready\":true}\n"
+                      : fmt::format("{{\"ready\":false,\"reason\":{}}}\n", toki::http::quote(why))};
+}
+
 // What the dashboard shows, in one answer: each part is what the page of its name answers.
-Page overview_page(std::string_view target, const toki::Engine& engine,
-                   const Operations& operations, const toki::Stats& stats,
-                   const toki::http::BackendMonitor& monitor) {
-  Page requests = operations.requests(target);
+Page overview_page(std::string_view target, std::span<const BackendPages> all,
+                   const BackendPages& one) {
+  Page requests = one.operations.requests(target);
   if (requests.status != 200) {
     return requests;
   }
+  std::string names;
+  for (const BackendPages& other : all) {
+    if (!other.name.empty()) {
+      names += (names.empty() ? "" : ",") + toki::http::quote(other.name);
+    }
+  }
+  const toki::Stats stats = one.stats();
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return {
       .body = fmt::format(
-          R"({{"now_ms":{},"health":{},"stats":{},"slots":{},"pins":{},"requests":{},"tree":{}}})"
+          R"({{"now_ms":{},"backends":[{}],"backend":{},"health":{},"stats":{},"slots":{},"pins":{},)"
+          R"("requests":{},"tree":{}}})"
           "\n",
-          std::chrono::duration_cast<toki::http::Millis>(now).count(),
-          health_page(monitor, stats).body, stats_page(stats).body, slots_page(engine).body,
-          toki::http::list_pins(engine), requests.body, operations.tree().body)};
+          std::chrono::duration_cast<toki::http::Millis>(now).count(), names,
+          toki::http::quote(one.name), health_page(one.monitor, stats).body, stats_page(stats).body,
+          slots_page(one.engine).body, toki::http::list_pins(one.engine), requests.body,
+          one.operations.tree().body)};
 }
 
 // Nothing in it comes from elsewhere, and no other page may frame it.
@@ -120,12 +156,28 @@ Page dashboard_page() {
 
 }  // namespace
 
+Page health_in_short(const toki::http::BackendMonitor& monitor) {
+  const bool ready = monitor.state() == toki::http::BackendMonitor::State::ready;
+  return {.status = ready ? 200U : 503U,
+          .body = fmt::format("{{\"status\":\"{}\"}}\n", to_string(monitor.state()))};
+}
+
 Page error_page(unsigned status, std::string message) {
   const char* type = status < 500 ? "invalid_request_error" : "server_error";
   return {.status = status,
           .body = toki::http::error_body(
               {.status = status, .type = type, .message = std::move(message)})};
 }
+
+namespace {
+
+Page wrong_method(std::string_view methods) {
+  Page page = error_page(405, fmt::format("this page only answers {}", methods));
+  page.headers = fmt::format("Allow: {}\r\n", methods);
+  return page;
+}
+
+}  // namespace
 
 OwnCall own_call(std::string_view method, std::string_view target) {
   const std::string_view path = target.substr(0, target.find('?'));
@@ -146,43 +198,48 @@ OwnCall own_call(std::string_view method, std::string_view target) {
   return own ? OwnCall::page : OwnCall::none;
 }
 
-Page own_page(std::string_view method, std::string_view target, const toki::Engine& engine,
-              const Operations& operations, const std::function<toki::Stats()>& stats,
-              const toki::http::BackendMonitor& monitor) {
+Page own_page(std::string_view method, std::string_view target, std::span<const BackendPages> all,
+              std::size_t chosen, bool only) {
+  const BackendPages& one = all[chosen];
   const std::string_view path = target.substr(0, target.find('?'));
   if (path == "/toki/lookup" || path == "/toki/flush") {
-    return error_page(405, "this page only answers POST");
+    return wrong_method("POST");
   }
   if (path == "/toki/pins") {
-    return error_page(405, "this page only answers GET, POST and DELETE");
+    return wrong_method("GET, HEAD, POST, DELETE");
   }
   if (method != "GET" && method != "HEAD") {
-    return error_page(405, path == "/toki/entries" ? "this page only answers GET and DELETE"
-                                                   : "this page only answers GET");
+    return wrong_method(path == "/toki/entries" ? "GET, HEAD, DELETE" : "GET, HEAD");
   }
   if (path == "/metrics") {
-    return metrics_page(stats());
+    return metrics_page(all);
+  }
+  if (path == "/toki/live") {
+    return {.body = "{\"live\":true}\n"};
+  }
+  if (path == "/toki/ready") {
+    return ready_page(only ? all.subspan(chosen, 1) : all);
   }
   if (path == "/toki/health") {
-    return health_page(monitor, stats());
+    return health_page(one.monitor, one.stats());
   }
   if (path == "/toki/stats") {
-    return stats_page(stats());
+    return stats_page(one.stats());
   }
   if (path == "/toki/slots") {
-    return slots_page(engine);
+    return slots_page(one.engine);
   }
   if (path == "/toki/entries") {
-    return operations.entries();
+    return one.operations.entries();
   }
   if (path == "/toki/tree") {
-    return operations.tree();
+    return one.operations.tree();
   }
   if (path == "/toki/requests") {
-    return operations.requests(target);
+    return one.operations.requests(target);
   }
   if (path == "/toki/overview") {
-    return overview_page(target, engine, operations, stats(), monitor);
+    return overview_page(target, all, one);
   }
   if (path == "/toki/") {
     return dashboard_page();

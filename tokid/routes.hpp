@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,15 @@ struct Page {
 
 class Operations;
 
+/// What the pages tell of one backend.
+struct BackendPages {
+  std::string_view name;  ///< empty: the only one
+  const toki::Engine& engine;
+  const Operations& operations;
+  const toki::http::BackendMonitor& monitor;
+  std::function<toki::Stats()> stats;
+};
+
 /// Which of tokid's own calls a request is.
 enum class OwnCall : std::uint8_t {
   none,    ///< the backend's
@@ -32,10 +42,13 @@ enum class OwnCall : std::uint8_t {
 };
 OwnCall own_call(std::string_view method, std::string_view target);
 
+/// A page about `all[chosen]`; /metrics, /toki/live and, unless `only`, /toki/ready tell of all.
 /// Unknown paths below /toki/ are 404, methods that the page does not answer 405.
-Page own_page(std::string_view method, std::string_view target, const toki::Engine& engine,
-              const Operations& operations, const std::function<toki::Stats()>& stats,
-              const toki::http::BackendMonitor& monitor);
+Page own_page(std::string_view method, std::string_view target, std::span<const BackendPages> all,
+              std::size_t chosen, bool only);
+
+/// What those are told of /toki/health who may not see more.
+Page health_in_short(const toki::http::BackendMonitor& monitor);
 
 /// An error in the shape of OpenAI's.
 Page error_page(unsigned status, std::string message);

@@ -1,8 +1,9 @@
 #include "server.hpp"
 
+#include <toki/http/generation_request.hpp>
+
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/ip/address.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -15,13 +16,13 @@
 #include <string_view>
 #include <utility>
 
+#include "request_check.hpp"
 #include "routes.hpp"
 
 namespace tokid {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
-using asio::ip::tcp;
 using beast::http::field;
 using toki::http::AnswerWriter;
 using toki::http::HttpError;
@@ -31,7 +32,7 @@ namespace {
 
 constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::seconds kIdleLimit{75};       // between requests, and for a header
-constexpr std::chrono::seconds kBodyPieceLimit{30};  // between two pieces of a body
+constexpr std::chrono::seconds kHandshakeLimit{10};  // of TLS
 constexpr std::uint32_t kHeaderLimit = 64 * 1024;
 constexpr std::size_t kBufferLimit =
     std::size_t{192} * 1024;  // also for a chunk's extensions, and trailers
@@ -52,6 +53,9 @@ std::optional<HttpError> refusal(const beast::error_code& ec, std::size_t max_bo
   } else if (ec == beast::http::error::header_limit || ec == beast::http::error::buffer_overflow) {
     error.status = 431;
     error.message = fmt::format("the header is larger than {} bytes", kHeaderLimit);
+  } else if (ec == beast::error::timeout) {
+    error.status = 408;
+    error.message = "the request comes too slowly";
   } else if (ec == beast::http::error::partial_message ||
              ec.category() !=
                  beast::http::make_error_code(beast::http::error::bad_method).category() ||
@@ -63,26 +67,15 @@ std::optional<HttpError> refusal(const beast::error_code& ec, std::size_t max_bo
   return error;
 }
 
-// Two ways to tell the length, or one that two readers may understand differently, are an attempt
-// at smuggling.
-bool ambiguous_length(const Parser& parser) {
-  const auto& fields = parser.get();
-  const auto coded = fields.count(field::transfer_encoding);
-  const auto length = fields.find(field::content_length);
-  const bool listed =
-      length != fields.end() && length->value().find(',') != beast::string_view::npos;
-  const bool plain = coded == 0 || (coded == 1 && fields.version() == 11 &&
-                                    beast::iequals(fields[field::transfer_encoding], "chunked"));
-  return !plain || listed || (coded > 0 && length != fields.end()) ||
-         fields.count(field::content_length) > 1;
-}
-
 }  // namespace
 
 struct Server::Session {
-  Session(std::list<Session*>& all, tcp::socket socket, asio::cancellation_signal& serving)
+  Session(std::list<Session*>& all, toki::http::Stream::Socket socket,
+          asio::cancellation_signal& serving)
       : sessions(all), stream(std::move(socket)), watch(stream, serving) {
     place = sessions.insert(sessions.end(), this);
+    beast::error_code ec;
+    local = stream.socket().local_endpoint(ec).protocol().family() == AF_UNIX;
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -95,57 +88,74 @@ struct Server::Session {
   beast::flat_buffer buffer{kBufferLimit};
   std::optional<Parser> parser;  // of the request that is served
   bool busy = false;
+  bool local = false;      // over a Unix socket
+  bool preflight = false;  // the request is only a browser's question
 };
 
-Server::Server(asio::any_io_executor executor, toki::http::Proxy& proxy, toki::Engine& engine,
-               Operations& operations, const toki::http::BackendMonitor& monitor,
-               ServerLimits limits, std::function<toki::Stats()> stats)
-    : acceptor_(executor),
-      proxy_(proxy),
-      engine_(engine),
-      operations_(operations),
-      monitor_(monitor),
+Server::Server(asio::any_io_executor executor, Services& services, Gate& gate, ServerLimits limits)
+    : executor_(std::move(executor)),
+      services_(services),
+      gate_(gate),
       limits_(limits),
-      stats_(std::move(stats)),
-      tasks_(std::move(executor)) {}
+      tasks_(executor_) {}
 
-toki::Result<std::uint16_t> Server::listen(const std::string& host, std::uint16_t port) {
-  beast::error_code ec;
-  const auto address = asio::ip::make_address(host, ec);
-  const tcp::endpoint endpoint(address, port);
-  if (!ec) acceptor_.open(endpoint.protocol(), ec);
-  if (!ec) acceptor_.set_option(tcp::acceptor::reuse_address(true), ec);
-  if (!ec) acceptor_.bind(endpoint, ec);
-  if (!ec) acceptor_.listen(1024, ec);
-  if (ec) {
-    return toki::Error{toki::Errc::unavailable,
-                       fmt::format("cannot listen on {}:{}: {}", host, port, ec.message())};
+toki::Result<ListenAddress> Server::listen(const ListenAddress& address) {
+  Listener& listener = listeners_.emplace_back(executor_);
+  if (auto status = listener.open(address); !status) {
+    listeners_.pop_back();
+    return std::move(status).error();
   }
-  return acceptor_.local_endpoint().port();
+  return listener.address();
 }
 
-asio::awaitable<void> Server::accept() {
+void Server::start() {
+  for (Listener& listener : listeners_) {
+    tasks_.spawn(accept(listener));
+  }
+}
+
+asio::awaitable<void> Server::accept(Listener& listener) {
+  const bool local = !listener.address().path.empty();
   for (;;) {
-    auto [ec, socket] = co_await acceptor_.async_accept(kAsTuple);
+    auto [ec, socket] = co_await listener.acceptor().async_accept(kAsTuple);
     if (draining_ || ec == asio::error::operation_aborted) {
       co_return;
     }
     if (ec) {  // out of descriptors, mostly: wait for some to come back
-      asio::steady_timer pause(acceptor_.get_executor(), Millis(50));
+      asio::steady_timer pause(executor_, Millis(50));
       (void)co_await pause.async_wait(kAsTuple);
       continue;
     }
-    tasks_.spawn_with(
-        [&](asio::cancellation_signal& serving) { return serve(std::move(socket), serving); });
+    tasks_.spawn_with([&](asio::cancellation_signal& serving) {
+      return serve(std::move(socket), local ? toki::http::TlsContext() : tls_, serving);
+    });
   }
 }
 
-asio::awaitable<void> Server::serve(tcp::socket socket, asio::cancellation_signal& serving) {
+// Clients forget the s of https.
+asio::awaitable<bool> Server::begin_tls(Session& session, const toki::http::TlsContext& tls) {
+  session.stream.expires_after(kHandshakeLimit);
+  const toki::Status status = co_await session.stream.accept_tls(tls);
+  if (!status && status.error().code == toki::Errc::invalid_argument) {
+    AnswerWriter answer(session.stream, false, false, false);
+    const HttpError plain{.status = 400,
+                          .type = "invalid_request_error",
+                          .message = "this port speaks TLS: the URL begins with https://"};
+    co_await answer.error(plain);
+  }
+  co_return status.has_value();
+}
+
+asio::awaitable<void> Server::serve(toki::http::Stream::Socket socket, toki::http::TlsContext tls,
+                                    asio::cancellation_signal& serving) {
   Session session(sessions_, std::move(socket), serving);
-  beast::error_code ec;
-  session.stream.socket().set_option(tcp::no_delay(true), ec);
   try {
-    while (!draining_ && co_await one_request(session)) {
+    bool goes_on = true;
+    if (tls) {
+      goes_on = co_await begin_tls(session, tls);
+    }
+    while (goes_on && !draining_) {
+      goes_on = co_await one_request(session);
     }
   } catch (const boost::system::system_error&) {
     // The client is gone or does not read: nobody is left to be told.
@@ -155,7 +165,8 @@ asio::awaitable<void> Server::serve(tcp::socket socket, asio::cancellation_signa
   }
   // Let a refusal reach a client that still sends: close our side first and read what is on the
   // way, within limits.
-  session.stream.socket().shutdown(tcp::socket::shutdown_send, ec);
+  session.stream.end_sending();
+  beast::error_code ec;
   std::array<char, 16384> rest{};
   session.stream.expires_after(std::chrono::seconds(1));
   for (int i = 0; i < 64 && !ec && !draining_; ++i) {
@@ -164,29 +175,128 @@ asio::awaitable<void> Server::serve(tcp::socket socket, asio::cancellation_signa
   }
 }
 
+namespace {
+
+// What those are told of /toki/health, /toki/live and /toki/ready who may not see more.
+Page in_short(const Service& service, std::string_view target, Page page) {
+  const std::string_view path = target.substr(0, target.find('?'));
+  if (path == "/toki/health") {
+    return health_in_short(service.monitor);
+  }
+  if (page.status != 200) {
+    page.body = "{\"ready\":false}\n";
+  }
+  return page;
+}
+
+}  // namespace
+
+Page Server::page_of(Service& service, const toki::http::ClientRequest& request, bool only) const {
+  auto pages = services_.pages();
+  std::size_t chosen = 0;
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    chosen = services_.all()[i].get() == &service ? i : chosen;
+    pages[i].stats = [this, of = std::move(pages[i].stats)] {
+      toki::Stats all = of();
+      all.connections = sessions_.size();
+      gate_.add_to(all);
+      return all;
+    };
+  }
+  return own_page(request.method, request.target, pages, chosen, only);
+}
+
 asio::awaitable<void> Server::answer_request(Session& session,
                                              const toki::http::ClientRequest& request,
-                                             AnswerWriter& answer) {
-  const auto stats = [this] {
-    toki::Stats all = stats_();
-    all.connections = sessions_.size();
-    return all;
-  };
+                                             const Gate::Visit& visit, AnswerWriter& answer) {
+  const auto chosen = services_.choose(request);
+  if (const auto* unknown = std::get_if<HttpError>(&chosen)) {
+    co_await answer.error(*unknown);
+    co_return;
+  }
+  const bool reads = request.method == "GET" || request.method == "HEAD";
+  const std::string path =
+      services_.named() && reads ? toki::http::decoded_path(request.target) : std::string();
+  if (path == "/v1/models" || path == "/models") {
+    const auto key = request.fields->find(field::authorization);
+    const Page page = co_await services_.models(key == request.fields->end() ? std::string_view()
+                                                                             : view(key->value()));
+    co_await answer.whole(page.status, page.content_type, page.body);
+    co_return;
+  }
+  co_await serve_by(*std::get<Service*>(chosen), session, request, visit, answer);
+}
+
+asio::awaitable<void> Server::serve_by(Service& service, Session& session,
+                                       const toki::http::ClientRequest& given,
+                                       const Gate::Visit& visit, AnswerWriter& answer) {
+  toki::http::ClientRequest request = given;
+  const OwnCall call = own_call(request.method, request.target);
+  const bool only = call != OwnCall::none && !query_value(request.target, "backend").empty();
+  const std::string target = only ? without_field(request.target, "backend") : std::string();
+  request.target = only ? std::string_view(target) : request.target;
   std::optional<Page> page;
-  switch (own_call(request.method, request.target)) {
-    case OwnCall::none: co_await proxy_.serve(request, answer, session.watch); break;
-    case OwnCall::lookup: co_await proxy_.lookup(request, answer, session.watch); break;
-    case OwnCall::pins: co_await proxy_.pins(request, answer, session.watch); break;
-    case OwnCall::flush: page = co_await operations_.flush(request.target); break;
-    case OwnCall::forget: page = co_await operations_.forget(request.target); break;
+  switch (call) {
+    case OwnCall::none: co_await service.proxy.serve(request, answer, session.watch); break;
+    case OwnCall::lookup: co_await service.proxy.lookup(request, answer, session.watch); break;
+    case OwnCall::pins: co_await service.proxy.pins(request, answer, session.watch); break;
+    case OwnCall::flush: page = co_await service.operations.flush(request.target); break;
+    case OwnCall::forget: page = co_await service.operations.forget(request.target); break;
     case OwnCall::page:
-      page = own_page(request.method, request.target, engine_, operations_, stats, monitor_);
+      page = visit.trusted ? page_of(service, request, only)
+                           : in_short(service, request.target, page_of(service, request, only));
       break;
   }
   if (page) {
     answer.headers = page->headers;
     co_await answer.whole(page->status, page->content_type, page->body);
   }
+}
+
+// Also of a head that could not be read to its end: its client may be a page that wants to know why.
+std::optional<HttpError> Server::check_head(Session& session, const beast::error_code& ec,
+                                            AnswerWriter& answer) const {
+  const RequestHead& head = session.parser->get();
+  Cors::Verdict verdict = cors_.look(head);
+  answer.standing_headers = std::move(verdict.headers);
+  session.preflight = verdict.preflight;
+  if (ec) {
+    return refusal(ec, limits_.max_body);
+  }
+  if (auto refused = refuse_head(head)) {
+    return refused;
+  }
+  if (verdict.refused) {
+    return verdict.refused;
+  }
+  if (sessions_.size() > limits_.max_connections) {
+    return HttpError{.status = 503,
+                     .type = "unavailable_error",
+                     .message = "too many connections (--max-connections)",
+                     .offset = {},
+                     .retry_after = 1};
+  }
+  return refuse_coding(head);
+}
+
+asio::awaitable<beast::error_code> Server::read_body(Session& session) {
+  Parser& parser = *session.parser;
+  const auto begun = std::chrono::steady_clock::now();
+  std::size_t received = 0;
+  while (!parser.is_done()) {
+    const auto elapsed = std::chrono::steady_clock::now() - begun;
+    const auto limit = patience(std::chrono::duration_cast<Millis>(elapsed), received);
+    if (!limit) {
+      co_return beast::error_code(beast::error::timeout);
+    }
+    session.stream.expires_after(*limit);
+    const auto read = co_await toki::http::read_some<true>(session.stream, session.buffer, parser);
+    received += read.bytes;
+    if (read.ec) {
+      co_return read.ec;
+    }
+  }
+  co_return beast::error_code();
 }
 
 asio::awaitable<bool> Server::one_request(Session& session) {
@@ -199,25 +309,34 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   const auto header = co_await toki::http::read_header<true>(stream, session.buffer, parser);
   beast::error_code ec = header.ec;
   session.busy = true;
+  if (ec == beast::error::timeout && !parser.got_some()) {
+    co_return false;
+  }
   const auto& head = parser.get();
   const bool http10 = head.version() == 10;
   AnswerWriter answer(stream, http10, !ec && parser.keep_alive() && !draining_,
                       head.method() == beast::http::verb::head);
   answer.error_form = toki::http::error_form_of(view(head.target()));
-  std::optional<HttpError> refused = ec ? refusal(ec, limits_.max_body) : std::nullopt;
-  if (!ec && ambiguous_length(parser)) {
-    refused = {.status = 400,
-               .type = "invalid_request_error",
-               .message = "the length of the body is ambiguous"};
+  std::optional<HttpError> refused = check_head(session, ec, answer);
+  const std::string id = ids_.id_of(head);
+  answer.standing_headers.append("x-request-id: ").append(id).append("\r\n");
+  const auto meant =
+      ec || refused ? std::nullopt : usual_target(view(head.method_string()), view(head.target()));
+  Gate::Visit visit;
+  if (!ec && !refused && !session.preflight) {
+    visit = gate_.enter({.method = view(head.method_string()),
+                         .target = meant ? std::string_view(*meant) : view(head.target()),
+                         .fields = &head,
+                         .http10 = http10,
+                         .local = session.local});
+    refused = visit.refused;
+    answer.headers = visit.headers;
+    if (visit.ours) {
+      parser.get().erase(field::authorization);
+      parser.get().erase("x-api-key");
+    }
   }
-  if (!ec && !refused && sessions_.size() > limits_.max_connections) {
-    refused = {.status = 503,
-               .type = "unavailable_error",
-               .message = "too many connections (--max-connections)",
-               .offset = {},
-               .retry_after = 1};
-  }
-  if (!ec && !refused && beast::iequals(head[field::expect], "100-continue") && !http10) {
+  if (!ec && !refused && !http10 && head.find(field::expect) != head.end()) {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     const std::array<asio::const_buffer, 1> pieces{asio::buffer(kContinue)};
     ec = stream.try_write(pieces).ec;
@@ -225,10 +344,8 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   // Trailers would come to stand among the header fields; they are dropped.
   const beast::http::fields fields =
       parser.chunked() ? beast::http::fields(head) : beast::http::fields();
-  while (!ec && !refused && !parser.is_done()) {
-    stream.expires_after(kBodyPieceLimit);
-    const auto read = co_await toki::http::read_some<true>(stream, session.buffer, parser);
-    ec = read.ec;
+  if (!ec && !refused && !parser.is_done()) {
+    ec = co_await read_body(session);
     refused = ec ? refusal(ec, limits_.max_body) : std::nullopt;
   }
   stream.expires_never();
@@ -242,11 +359,19 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   }
   const toki::http::ClientRequest request{
       .method = view(head.method_string()),
-      .target = view(head.target()),
+      .target = meant ? std::string_view(*meant) : view(head.target()),
       .fields = parser.chunked() ? &fields : &head,
       .body = head.body(),
-      .has_body = parser.chunked() || parser.content_length().has_value()};
-  co_await answer_request(session, request, answer);
+      .has_body = parser.chunked() || parser.content_length().has_value(),
+      .id = id,
+      .tenant = visit.scope,
+      .client = visit.client};
+  if (session.preflight) {
+    co_await answer.head(204, toki::http::reason_phrase(204), {}, std::nullopt, true);
+    co_await answer.end();
+  } else {
+    co_await answer_request(session, request, visit, answer);
+  }
   if (answer.broken_off()) {
     // Not even a client that reads up to the end of the connection may take it as whole.
     stream.socket().set_option(asio::socket_base::linger(true, 0), ec);
@@ -257,14 +382,15 @@ asio::awaitable<bool> Server::one_request(Session& session) {
 
 asio::awaitable<bool> Server::drain(Millis limit) {
   draining_ = true;
-  beast::error_code ec;
-  acceptor_.close(ec);
+  for (Listener& listener : listeners_) {
+    listener.close();
+  }
   for (Session* session : sessions_) {
     if (!session->busy) {
       session->stream.cancel();
     }
   }
-  asio::steady_timer pause(acceptor_.get_executor());
+  asio::steady_timer pause(executor_);
   const auto deadline = std::chrono::steady_clock::now() + limit;
   while (tasks_.size() > 0 && std::chrono::steady_clock::now() < deadline) {
     pause.expires_after(Millis(10));

@@ -12,10 +12,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <string_view>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "listener.hpp"
 
 namespace tokid {
 
@@ -23,6 +26,7 @@ namespace asio = boost::asio;
 using toki::Errc;
 using toki::Error;
 using toki::LogLevel;
+using toki::http::Address;
 using toki::http::Millis;
 
 namespace {
@@ -155,6 +159,55 @@ std::uint64_t batch_of(const std::vector<std::string>& words) {
   return batch % piece == 0 ? piece : batch;
 }
 
+bool is_socket_path(std::string_view host) {
+  return host.ends_with(".sock");  // as llama-server tells them from addresses
+}
+
+// As its words and `wanted` (--backend, or null) say, else a free port.
+toki::Result<Address> where_it_listens(const std::vector<std::string>& words, const Address* wanted,
+                                       bool knows_port) {
+  const auto host = given(words, kHost);
+  const auto port = given(words, kPort);
+  const auto bad = [](std::string why) { return Error{Errc::invalid_argument, std::move(why)}; };
+  if (wanted != nullptr && wanted->tls) {
+    return bad("--backend https://: tokid starts llama-server without TLS; name http:// or unix:");
+  }
+  const std::string wanted_host = wanted == nullptr      ? "127.0.0.1"
+                                  : wanted->path.empty() ? wanted->host
+                                                         : wanted->path;
+  if (wanted != nullptr && !wanted->path.empty() && !is_socket_path(wanted->path)) {
+    return bad(
+        fmt::format("--backend {}: llama-server takes it for a socket only when it ends "
+                    "with .sock",
+                    wanted->name()));
+  }
+  const bool local = is_socket_path(host.value_or(wanted_host));
+  if (wanted != nullptr &&
+      ((host && *host != wanted_host) || (port && !local && *port != wanted->port))) {
+    return bad(
+        fmt::format("--backend {} and the server's own --host and --port differ", wanted->name()));
+  }
+  if (local) {
+    const std::string path = std::filesystem::absolute(host.value_or(wanted_host)).string();
+    return toki::http::parse_url("unix:" + path);
+  }
+  if (wanted == nullptr && !port && !knows_port) {
+    return bad(
+        fmt::format("{} --help lists no --port, so its server cannot be told where to "
+                    "listen: name llama-server itself behind --, or say where it listens "
+                    "with --backend",
+                    words[0]));
+  }
+  Address address{.host = host.value_or(wanted_host),
+                  .port = port                ? *port
+                          : wanted != nullptr ? wanted->port
+                                              : free_port()};
+  if (address.host == "0.0.0.0" || address.host == "::") {
+    address.host = "127.0.0.1";
+  }
+  return address;
+}
+
 }  // namespace
 
 toki::Result<ServerCommand> complete_command(std::vector<std::string> words,
@@ -174,27 +227,16 @@ toki::Result<ServerCommand> complete_command(std::vector<std::string> words,
       }
     }
   };
-  const auto host = given(words, kHost);
-  const auto port = given(words, kPort);
-  if (wanted != nullptr && ((host && *host != wanted->host) || (port && *port != wanted->port))) {
-    return Error{Errc::invalid_argument,
-                 fmt::format("--backend {} and the server's own --host and --port differ",
-                             wanted->authority())};
+  auto address = where_it_listens(words, wanted, known(kPort));
+  if (!address) {
+    return std::move(address).error();
   }
-  if (wanted == nullptr && !port && !known(kPort)) {
-    return Error{Errc::invalid_argument,
-                 fmt::format("{} --help lists no --port, so its server cannot be told where to "
-                             "listen: name llama-server itself behind --, or say where it listens "
-                             "with --backend",
-                             words[0])};
+  command.address = std::move(*address);
+  const bool local = !command.address.path.empty();
+  add(kHost, local ? command.address.path : command.address.host);
+  if (!local) {
+    add(kPort, command.address.port);
   }
-  command.address.host = host ? *host : wanted != nullptr ? wanted->host : "127.0.0.1";
-  if (command.address.host == "0.0.0.0" || command.address.host == "::") {
-    command.address.host = "127.0.0.1";
-  }
-  command.address.port = port ? *port : wanted != nullptr ? wanted->port : free_port();
-  add(kHost, command.address.host);
-  add(kPort, command.address.port);
   add(kParallel, "4");
   add(kSlotPath, slot_dir);
   add(kCacheRam, "0");
@@ -209,13 +251,20 @@ toki::Result<ServerCommand> complete_command(std::vector<std::string> words,
 }
 
 Supervisor::Supervisor(asio::any_io_executor executor, std::vector<std::string> words,
-                       toki::LogSink log)
+                       std::string socket, std::function<bool()> served, toki::LogSink log)
     : words_(std::move(words)),
+      socket_(std::move(socket)),
+      served_(std::move(served)),
       log_(std::move(log)),
       child_ended_(executor, SIGCHLD),
       timer_(executor) {}
 
 toki::Status Supervisor::start() {
+  if (!socket_.empty()) {  // llama-server leaves it behind, and then cannot start again
+    if (auto status = remove_dead_socket(socket_); !status) {
+      return status;
+    }
+  }
   auto pid = spawn(words_);
   if (!pid) {
     return std::move(pid).error();
@@ -231,6 +280,7 @@ bool Supervisor::reap() {
     return false;
   }
   pid_ = 0;
+  status_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   if (!stopping_) {
     log_(LogLevel::error,
          WIFSIGNALED(status)
@@ -240,13 +290,18 @@ bool Supervisor::reap() {
   return true;
 }
 
-asio::awaitable<void> Supervisor::run() {
+asio::awaitable<std::optional<int>> Supervisor::run() {
   Millis pause{1000};
+  int deaths = 0;
   auto started = std::chrono::steady_clock::now();
   while (!stopping_) {
     if (pid_ != 0 && !reap()) {
       (void)co_await child_ended_.async_wait(kAsTuple);
       continue;
+    }
+    // A wrong flag or model does not get better; a server that served once may have met anything.
+    if (++deaths >= kTries && !served_()) {
+      co_return status_;
     }
     if (std::chrono::steady_clock::now() - started > std::chrono::minutes(1)) {
       pause = Millis(1000);
@@ -262,6 +317,7 @@ asio::awaitable<void> Supervisor::run() {
       log_(LogLevel::error, status.error().detail);
     }
   }
+  co_return std::nullopt;
 }
 
 asio::awaitable<void> Supervisor::stop(Millis limit) {

@@ -103,6 +103,15 @@ std::vector<std::string> split_words(std::string_view text) {
   return words;
 }
 
+// The player's connections know no TLS and no Unix sockets.
+toki::Result<Address> plain_url(std::string_view url) {
+  auto address = toki::http::parse_url(url);
+  if (address && (address->tls || !address->path.empty())) {
+    return bad(fmt::format("'{}': only http://HOST:PORT can be played to", url));
+  }
+  return address;
+}
+
 toki::Result<ArmSettings> read_target(const std::string& text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
@@ -113,11 +122,11 @@ toki::Result<ArmSettings> read_target(const std::string& text) {
   arm.said = text;
   const std::string urls = text.substr(equals + 1);
   const std::size_t comma = urls.find(',');
-  auto front = toki::http::parse_url(urls.substr(0, comma));
+  auto front = plain_url(urls.substr(0, comma));
   if (!front) return bad(fmt::format("--target {}: {}", arm.name, front.error().detail));
   arm.front = arm.server = *front;
   if (comma != std::string::npos) {
-    auto server = toki::http::parse_url(urls.substr(comma + 1));
+    auto server = plain_url(urls.substr(comma + 1));
     if (!server) return bad(fmt::format("--target {}: {}", arm.name, server.error().detail));
     arm.server = *server;
   }

@@ -79,6 +79,8 @@ struct PromptSource {
   std::string_view path;           ///< HTTP path of the call, for example "/v1/chat/completions"
   std::string_view body;           ///< its whole JSON body
   std::string_view authorization;  ///< value of the client's Authorization header, may be empty
+  std::string_view tenant{};  ///< whose request it is; what is remembered of it is not known to
+                              ///< others. Empty: nobody is told apart
 };
 
 /// What the backend computed for a prompt.

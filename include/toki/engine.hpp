@@ -54,6 +54,10 @@ struct EngineOptions {
   /// Not 0: answers are to be those of a backend without any cache, whose physical batch this is. One
   /// request runs at a time, and only whole batches of a prompt are reused (docs/divergence.md).
   std::uint64_t exact_batch = 0;
+  /// Nothing is shared between scopes by the backend either: what a slot holds is reused only where
+  /// all of it was computed for prompts of the same scope, else may_reuse() is false. The backend's own
+  /// cache is never counted on, and a client's choice of a slot is not followed.
+  bool isolated = false;
 };
 
 /// Why a request runs where it runs; `x-toki-reason` and the log say it with these names.
@@ -103,6 +107,8 @@ struct Query {
   /// where that is more than a tenth of it, else the one that it used longest ago. A step makes that
   /// the ticket's own; see Ticket::wants_proof().
   bool unnamed = false;
+  bool alone = false;  ///< the backend cannot be told what to reuse: it begins when every slot is
+                       ///< idle, and those that hold something of other scopes are erased for it
   std::uint32_t sequences = 1;  ///< how many slots the request will take in the backend
   std::optional<std::uint32_t>
       slot{};  ///< the client's own choice, already checked against slots()
@@ -208,7 +214,8 @@ class TOKI_EXPORT Ticket {
   CacheClass predicted_class() const noexcept;
   Reason reason() const noexcept;
   Source source() const noexcept;
-  /// False: send `cache_prompt: false`, because what the slot holds must not be reused.
+  /// False: send `cache_prompt: false`, because what the slot holds must not be reused. Known when
+  /// the steps are done.
   bool may_reuse() const noexcept;
 
   /// What to do next before the request is sent; null: nothing any more. Valid until step_done().
@@ -419,10 +426,10 @@ class TOKI_EXPORT Engine {
   /// Called, without locks, with all pins, whenever one was added or removed. One listener, set before
   /// the first pin.
   void on_pins_change(std::function<void(std::vector<PinRecord>)> tell);
-  /// The scope of requests without adapters, once it is known what the backend can do: pins of it get
-  /// slots. None: the backend is not ready. A change or restart of the backend, or its sleep, means
-  /// none.
-  void serve_pins(std::optional<Scope> scope);
+  /// The scopes of requests without adapters (one; or one a tenant), once it is known what the backend
+  /// can do: pins of them get slots. None: the backend is not ready. A change or restart of the backend,
+  /// or its sleep, means none.
+  void serve_pins(std::vector<Scope> scopes);
 
   /// Slots that begin_chore() would save if they were idle and saving did not pause.
   std::vector<std::uint32_t> unsaved() const;
@@ -464,6 +471,12 @@ class TOKI_EXPORT Engine {
   /// The backend says the slot is idle again.
   void unfence(std::uint32_t slot);
 
+  /// While one is held nobody reuses what a slot holds: something works in slots that we do not see.
+  /// When it goes, what the slots hold is unknown. Only where EngineOptions::isolated; else it does
+  /// nothing.
+  class Distrust;
+
+  bool isolated() const;
   std::size_t slots() const;
   /// That a request could have now: in exact mode none while another runs.
   std::size_t idle_slots() const;
@@ -474,6 +487,17 @@ class TOKI_EXPORT Engine {
   friend class Ticket;
   struct Impl;
   Result<Ticket> begin_pin();
+  std::shared_ptr<Impl> impl_;
+};
+
+class TOKI_EXPORT Engine::Distrust {
+ public:
+  explicit Distrust(Engine& engine);
+  ~Distrust();
+  Distrust(const Distrust&) = delete;
+  Distrust& operator=(const Distrust&) = delete;
+
+ private:
   std::shared_ptr<Impl> impl_;
 };
 

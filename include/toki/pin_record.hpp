@@ -32,6 +32,7 @@ TOKI_EXPORT std::string_view to_string(PinState value) noexcept;
 
 struct PinInfo {
   std::uint64_t id = 0;
+  Scope scope{};
   std::uint64_t tokens = 0;
   bool by_hand = true;
   PinState state = PinState::waiting;

@@ -13,6 +13,7 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace toki {
 
@@ -31,6 +32,8 @@ class TOKI_EXPORT Scope {
   /// equality is decided on bytes().
   std::uint64_t seed() const noexcept { return seed_; }
   const std::string& bytes() const noexcept { return bytes_; }
+  /// The parts it was made from; none where its bytes are no parts. Valid as long as the scope.
+  std::vector<std::string_view> parts() const;
 
   friend bool operator==(const Scope& a, const Scope& b) noexcept {
     return a.seed_ == b.seed_ && a.bytes_ == b.bytes_;

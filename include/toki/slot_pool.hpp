@@ -46,6 +46,7 @@ struct Slot {
   std::uint64_t floor = 0;   ///< a prompt that shares fewer tokens must find it erased: what was
                              ///< restored there cannot be rewound
   bool erase_first = false;  ///< its content must not be trusted: erase before the next use
+  bool owned = false;        ///< unknown, but all of it was computed for prompts of `scope`
   std::uint64_t pin = 0;     ///< the pin whose tokens it keeps; 0: none
   std::uint64_t pin_tokens = 0;  ///< so many of `tokens` are the pin's
   std::uint64_t last_used = 0;   ///< tick of the last lease; 0: never
@@ -69,6 +70,8 @@ class TOKI_EXPORT SlotPool {
 
   /// Most tokens of `prompt` that the slot can possibly hold.
   std::size_t common_limit(std::size_t index, const Scope& scope, TokenSpan prompt) const;
+  /// Nothing in the slot was computed for another scope: it is empty, or all of it is of this one.
+  bool only_of(std::size_t index, const Scope& scope) const;
   /// The end of what the slot holds beyond the common prefix stands in `prompt` again, further on:
   /// the prompt is a newer form of it.
   bool superseded_by(std::size_t index, const Scope& scope, TokenSpan prompt) const;
@@ -91,6 +94,8 @@ class TOKI_EXPORT SlotPool {
   void set_saved(std::size_t index);
   void set_empty(std::size_t index);
   void set_unknown(std::size_t index);
+  /// Unknown, but computed for prompts of this scope alone.
+  void set_owned(std::size_t index, const Scope& scope);
   void erase_before_use(std::size_t index);
 
  private:

@@ -71,6 +71,7 @@ struct Stats {
                 audit_noise_total = 0, audit_substantive_total = 0, audits_dropped_total = 0;
   std::uint64_t recorded_total = 0, recording = 0;
   std::uint64_t kv_limit_bytes = 0;
+  std::uint64_t unauthorized_total = 0, forbidden_total = 0, tenant_limited_total = 0;
 };
 
 /// One line of the statistics: the name that JSON and Prometheus use, what it means, and its value.
@@ -80,7 +81,7 @@ struct StatRow {
   bool counter;
   double value;
 };
-inline constexpr std::size_t kStatRows = 101;
+inline constexpr std::size_t kStatRows = 104;
 
 /// All of `stats` in a fixed order. `rows` must have room for kStatRows; returns how many were
 /// written.

@@ -58,11 +58,11 @@ class TOKI_EXPORT TokenCache {
   void reset(std::vector<SpecialToken> specials);
   void clear();  ///< forgets the texts alone
 
-  /// `start_token`: the tokenizer puts its start token in front; the two are kept apart. An empty
-  /// text is never known.
-  Known find(std::string_view text, bool start_token);
+  /// `start_token`: the tokenizer puts its start token in front; the two are kept apart, and so are
+  /// the texts of each tenant: nothing of one is known to another. An empty text is never known.
+  Known find(std::string_view text, bool start_token, std::string_view tenant = {});
   /// Remembers the tokens of a whole text.
-  void put(std::string_view text, bool start_token, TokenSpan tokens);
+  void put(std::string_view text, bool start_token, TokenSpan tokens, std::string_view tenant = {});
 
   std::size_t texts() const noexcept;
   std::size_t bytes() const noexcept;  ///< memory held

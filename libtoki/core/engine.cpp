@@ -223,7 +223,7 @@ PlanWorld Engine::Impl::world() const {
       .unit = std::max<std::uint64_t>(options.exact_batch, 1),
       .prefilling = static_cast<std::size_t>(std::count_if(lessee.begin(), lessee.end(), prefills)),
       // Without a slot's name it might choose one that is fenced.
-      .own_cache_trust = facts.own_cache && !exact() && pool.fenced() == 0 ? own_cache_trust : 0,
+      .own_cache_trust = trusts_own_cache() && pool.fenced() == 0 ? own_cache_trust : 0,
       .restores = restores(),
       .saves = saves(),
       .copies = saves() && restores() && abilities.cuts,
@@ -238,11 +238,13 @@ Plan Engine::Impl::choose(const Query& query, const Found& found) const {
   const bool no_reuse = query.bypass == Reason::cache_prompt_false;
   const auto views = view(query);
   const bool others = std::any_of(views.begin(), views.end(), [](auto& s) { return s.barred; });
-  const bool refused = query.slot && *query.slot < views.size() && views[*query.slot].barred;
-  const auto slot = refused ? std::nullopt : query.slot;
+  const auto named = options.isolated ? std::nullopt : query.slot;
+  const bool refused = named && *named < views.size() && views[*named].barred;
+  const auto slot = refused ? std::nullopt : named;
   // With its say over the slot of one sequence toki keeps it away from pins.
   const bool directed = facts.pinning && query.sequences == 1 && !query.unnamed &&
-                        (no_reuse || refused || (others && query.bypass != Reason::not_cacheable));
+                        (no_reuse || refused ||
+                         ((others || options.isolated) && query.bypass != Reason::not_cacheable));
   const PlanQuery plan_query{
       .prompt = query.tokens.size(),
       .available = found.computed,
@@ -265,7 +267,9 @@ Plan Engine::Impl::choose(const Query& query, const Found& found) const {
                     : query.sequences > 1 ? Reason::several_answers
                                           : Reason::pinning_off;
   }
-  const std::size_t needed = std::min<std::size_t>(query.sequences, pool.size() - pool.fenced());
+  const std::size_t needed =
+      query.alone ? pool.size()
+                  : std::min<std::size_t>(query.sequences, pool.size() - pool.fenced());
   if (result.action == Plan::Action::leave_to_backend && pool.idle() < needed) {
     result.action = Plan::Action::wait;
   }
@@ -277,7 +281,7 @@ void Engine::Impl::reset_slots(std::size_t slots, SlotContent content) {
   abilities = {};
   choice_proven = false;
   choices_failed = 0;
-  pin_scope.reset();
+  pin_scopes.clear();
   known.forget_computed();
   pool = SlotPool(slots, content);
   lessee.assign(slots, nullptr);
@@ -323,9 +327,10 @@ Engine& Engine::operator=(Engine&&) noexcept = default;
 // Where the backend cannot be made to choose a slot, or must not reuse what is in it.
 Query Engine::Impl::answerable(const Query& query) const {
   Query result = query;
-  if (query.unnamed && (exact() || choices_failed >= kMaxFailedChoices)) {
+  if (query.unnamed && (exact() || options.isolated || choices_failed >= kMaxFailedChoices)) {
     result.bypass = Reason::not_cacheable;
     result.tokens = {};
+    result.alone = options.isolated;
   }
   return result;
 }
@@ -352,6 +357,7 @@ Result<Ticket> Engine::begin(const Query& asked) {
   ticket->bypass = bypass_of(query, plan);
   ticket->reason = query.bypass ? *query.bypass : plan.reason;
   ticket->sequences = query.sequences;
+  ticket->alone = query.alone;
   ticket->unnamed = query.unnamed;
   ticket->available = found.available;
   ticket->computed = found.computed;
@@ -486,7 +492,7 @@ void Engine::backend_restarted() {
     const std::lock_guard lock(impl_->mutex);
     ++impl_->stats.upstream_restarts_total;
     impl_->abilities = {};  // until the next trial
-    impl_->pin_scope.reset();
+    impl_->pin_scopes.clear();
     impl_->drop_contents(SlotContent::empty);
   }
   impl_->notify();
@@ -494,7 +500,7 @@ void Engine::backend_restarted() {
 
 void Engine::backend_slept() {
   const std::lock_guard lock(impl_->mutex);
-  impl_->pin_scope.reset();  // they must not wake it
+  impl_->pin_scopes.clear();  // they must not wake it
   impl_->drop_contents(SlotContent::empty);
 }
 
@@ -548,6 +554,30 @@ void Engine::unfence(std::uint32_t slot) {
     impl_->assign_pins();
   }
   impl_->notify();
+}
+
+bool Engine::isolated() const {
+  return impl_->options.isolated;
+}
+
+Engine::Distrust::Distrust(Engine& engine) {
+  if (engine.isolated()) {
+    impl_ = engine.impl_;
+    const std::lock_guard lock(impl_->mutex);
+    ++impl_->distrusted;
+  }
+}
+
+Engine::Distrust::~Distrust() {
+  if (impl_ != nullptr) {
+    const std::lock_guard lock(impl_->mutex);
+    --impl_->distrusted;
+    impl_->known.forget_computed();
+    impl_->foreign = true;
+    for (std::uint32_t i = 0; i < impl_->pool.size(); ++i) {
+      impl_->pool.set_unknown(i);
+    }
+  }
 }
 
 std::size_t Engine::slots() const {

@@ -4,6 +4,7 @@
 
 #include <toki/engine.hpp>
 
+#include <algorithm>
 #include <mutex>
 
 #include "core/known_prompts.hpp"
@@ -67,6 +68,8 @@ struct Ticket::Impl {
   std::uint64_t wanted = 0;             // tokens of it that others wait for
   std::uint64_t restored = 0;           // tokens of it that a step put into the slot
   std::optional<std::uint64_t> prefilled_cached;  // the step's own word, before the request's
+  bool alone = false;                             // see Query::alone
+  bool clean = false;      // when it was sent, its slots held nothing of other scopes
   bool lost_slot = false;  // a step was given up that the backend may still be at
   bool spoilt = false;     // the request was sent behind a restore that failed
   bool overtaken = false;  // its answer began before the restore was reported: perhaps without it
@@ -134,7 +137,8 @@ struct Engine::Impl {
   std::uint32_t choices_failed = 0;  // in a row
   std::uint64_t longest_answer = 0;  // tokens: a known prompt may be followed by that many
   Pins pins;
-  std::optional<Scope> pin_scope;  // none: no pin gets a slot now
+  std::vector<Scope> pin_scopes;  // none: no pin gets a slot now
+  std::size_t distrusted = 0;     // see Engine::Distrust
   std::chrono::steady_clock::time_point pins_paused_until{};
   std::chrono::steady_clock::time_point hot_pins_at{};  // when they are chosen anew
   std::uint64_t hot_pins_seen = 0;  // completed requests when they were chosen last
@@ -180,7 +184,7 @@ struct Engine::Impl {
   // Where the store gives most of what is known anyway, the backend's cache has to earn it.
   double first_trust() const { return abilities.saves && store != nullptr ? 0.5 : 1.0; }
   bool trusts_own_cache() const {
-    return facts.own_cache && !exact() && own_cache_trust >= kMinOwnCacheTrust;
+    return facts.own_cache && !exact() && !options.isolated && own_cache_trust >= kMinOwnCacheTrust;
   }
   std::string file_prefix() const { return "toki-" + std::to_string(first_prompt) + "-"; }
   // No two processes have the same names in one folder.
@@ -210,6 +214,11 @@ struct Engine::Impl {
   void add_stages(Ticket::Impl& ticket, const Plan& plan, const Query& query);
   void add_cut(Ticket::Impl& ticket, std::uint64_t tokens);
   void erase_claimed(Ticket::Impl& ticket);
+  void erase_foreign(Ticket::Impl& ticket);
+  bool only_own(const Ticket::Impl& ticket) const;
+  bool served(const Scope& scope) const {
+    return std::find(pin_scopes.begin(), pin_scopes.end(), scope) != pin_scopes.end();
+  }
   void make_choice(Ticket::Impl& ticket);
   struct Rivals {                       // of a ticket's slot, when the backend chooses
     std::optional<std::uint64_t> most;  // tokens of its prompt that another holds; none: any number

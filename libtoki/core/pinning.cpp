@@ -68,10 +68,10 @@ void Engine::Impl::assign_pins() {
       pool.clear_pin(i);
     }
   }
-  if (!pin_scope || !facts.pinning) {
+  if (pin_scopes.empty() || !facts.pinning) {
     return;
   }
-  const auto wanted = pins.of(*pin_scope);
+  const auto wanted = pins.of(pin_scopes);
   for (auto last = wanted.rbegin(); last != wanted.rend() && pins_held() > most_pins(); ++last) {
     if (const auto slot = holder((*last)->id)) {
       pool.clear_pin(*slot);
@@ -90,10 +90,11 @@ void Engine::Impl::assign_pins() {
 
 // The pin that is to get a slot next.
 const PinRecord* Engine::Impl::next_pin() const {
-  if (!pin_scope || !facts.pinning || pins_held() >= most_pins() || clock() < pins_paused_until) {
+  if (pin_scopes.empty() || !facts.pinning || pins_held() >= most_pins() ||
+      clock() < pins_paused_until) {
     return nullptr;
   }
-  const auto wanted = pins.of(*pin_scope);
+  const auto wanted = pins.of(pin_scopes);
   const auto waiting = std::find_if(wanted.begin(), wanted.end(),
                                     [&](const PinRecord* pin) { return !holder(pin->id); });
   return waiting == wanted.end() ? nullptr : *waiting;
@@ -101,14 +102,14 @@ const PinRecord* Engine::Impl::next_pin() const {
 
 // True: other prefixes are pinned now.
 bool Engine::Impl::choose_hot_pins() {
-  if (options.hot_pins == 0 || !pin_scope || clock() < hot_pins_at ||
+  if (options.hot_pins == 0 || pin_scopes.empty() || clock() < hot_pins_at ||
       stats.requests_completed < hot_pins_seen + kHotRequests) {
     return false;
   }
   hot_pins_at = clock() + kHotPause;
   hot_pins_seen = stats.requests_completed;
   const auto prefixes = tree.hottest(2 * options.hot_pins + pins.size(), kMinHotTokens);
-  return pins.choose_hot(*pin_scope, prefixes, options.hot_pins, most_pins());
+  return pins.choose_hot(pin_scopes, prefixes, options.hot_pins, most_pins());
 }
 
 // One token more than the pin has, because all of it is to be in the slot.
@@ -141,6 +142,10 @@ void Engine::Impl::go_on_with_pin(Ticket::Impl& ticket, bool failed) {
   const std::uint64_t had = reach(slot, query);
   if (failed || !ticket.may_reuse || (ticket.pin_had && had <= *ticket.pin_had)) {
     pins_paused_until = clock() + kPinPause;
+    return;
+  }
+  if (options.isolated && !pool.only_of(slot, ticket.scope)) {
+    ticket.steps.push_back({.kind = Step::Kind::erase, .slot = {.index = slot}});
     return;
   }
   ticket.pin_had = had;
@@ -215,7 +220,7 @@ Result<std::uint64_t> Engine::pin(const Scope& scope, TokenSpan tokens) {
                                                ? "a pin needs tokens"
                                                : "the pin is longer than a slot's context"};
     }
-    id = impl_->pins.add(scope, tokens, impl_->pool.size() - 1);
+    id = impl_->pins.add(scope, tokens, impl_->pool.size() - 1, impl_->pin_scopes);
     if (!id) {
       return id;
     }
@@ -242,7 +247,7 @@ Result<std::uint64_t> Engine::pin_prompt(std::uint64_t id, std::uint64_t length)
     if (length > record->tokens.size()) {
       return Error{Errc::invalid_argument, "the prompt is shorter than that"};
     }
-    if (!impl_->pin_scope || !(record->scope == *impl_->pin_scope)) {
+    if (!impl_->served(record->scope)) {
       return Error{Errc::invalid_argument,
                    "the prompt is of another model or call, or of other adapters, than pins are"};
     }
@@ -286,9 +291,10 @@ std::vector<PinInfo> Engine::pins() const {
   std::vector<PinInfo> result;
   for (const PinRecord& pin : impl_->pins.records()) {
     const auto slot = impl_->holder(pin.id);
-    const bool other = impl_->pin_scope && !(*impl_->pin_scope == pin.scope);
+    const bool other = !impl_->pin_scopes.empty() && !impl_->served(pin.scope);
     const auto nearest = impl_->known.nearest(pin.scope, pin.tokens);
     result.push_back({.id = pin.id,
+                      .scope = pin.scope,
                       .tokens = pin.tokens.size(),
                       .by_hand = pin.by_hand,
                       .state = slot    ? PinState::held
@@ -311,15 +317,15 @@ void Engine::on_pins_change(std::function<void(std::vector<PinRecord>)> tell) {
   impl_->tell_pins = std::move(tell);
 }
 
-void Engine::serve_pins(std::optional<Scope> scope) {
+void Engine::serve_pins(std::vector<Scope> scopes) {
   const std::lock_guard lock(impl_->mutex);
   if (impl_->exact()) {
-    scope.reset();  // a pin is computed in pieces of its own
+    scopes.clear();  // a pin is computed in pieces of its own
   }
-  if (scope == impl_->pin_scope) {
+  if (scopes == impl_->pin_scopes) {
     return;
   }
-  impl_->pin_scope = std::move(scope);
+  impl_->pin_scopes = std::move(scopes);
   impl_->pins_paused_until = {};
   impl_->assign_pins();
 }

@@ -16,6 +16,10 @@ bool related(TokenSpan a, TokenSpan b) {
   return common == std::min(a.size(), b.size()) || 2 * common >= std::max(a.size(), b.size());
 }
 
+bool among(std::span<const Scope> scopes, const Scope& scope) {
+  return std::find(scopes.begin(), scopes.end(), scope) != scopes.end();
+}
+
 bool equal(TokenSpan a, TokenSpan b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
@@ -31,9 +35,9 @@ std::string_view to_string(PinState value) noexcept {
   return "waiting";
 }
 
-std::size_t Pins::count(const Scope& scope, bool by_hand) const {
+std::size_t Pins::count(std::span<const Scope> scopes, bool by_hand) const {
   return static_cast<std::size_t>(std::count_if(pins_.begin(), pins_.end(), [&](const Pin& pin) {
-    return pin.record.by_hand == by_hand && pin.record.scope == scope;
+    return pin.record.by_hand == by_hand && among(scopes, pin.record.scope);
   }));
 }
 
@@ -42,11 +46,11 @@ std::size_t Pins::by_hand() const noexcept {
       std::count_if(pins_.begin(), pins_.end(), [](const Pin& pin) { return pin.record.by_hand; }));
 }
 
-// The hot pin of the scope with the least use, if that is below `below`.
-bool Pins::drop_coldest(const Scope& scope, double below) {
+// The hot pin of the scopes with the least use, if that is below `below`.
+bool Pins::drop_coldest(std::span<const Scope> scopes, double below) {
   auto coldest = pins_.end();
   for (auto pin = pins_.begin(); pin != pins_.end(); ++pin) {
-    if (!pin->record.by_hand && pin->record.scope == scope && pin->use < below &&
+    if (!pin->record.by_hand && among(scopes, pin->record.scope) && pin->use < below &&
         (coldest == pins_.end() || pin->use < coldest->use)) {
       coldest = pin;
     }
@@ -58,23 +62,25 @@ bool Pins::drop_coldest(const Scope& scope, double below) {
   return true;
 }
 
-Result<std::uint64_t> Pins::add(const Scope& scope, TokenSpan tokens, std::size_t most) {
+Result<std::uint64_t> Pins::add(const Scope& scope, TokenSpan tokens, std::size_t most,
+                                std::span<const Scope> beside) {
   TOKI_CHECK(!tokens.empty());
+  const std::span<const Scope> scopes = among(beside, scope) ? beside : std::span(&scope, 1);
   const auto known = std::find_if(pins_.begin(), pins_.end(), [&](const Pin& pin) {
     return pin.record.scope == scope && equal(pin.record.tokens, tokens);
   });
   if (known != pins_.end() && known->record.by_hand) {
     return known->record.id;
   }
-  if (count(scope, true) >= most) {
+  if (count(scopes, true) >= most) {
     return Error{Errc::busy, "one slot has to stay free of pins"};
   }
   if (known != pins_.end()) {
     known->record.by_hand = true;
     return known->record.id;
   }
-  while (count(scope, true) + count(scope, false) >= most) {
-    drop_coldest(scope, std::numeric_limits<double>::infinity());
+  while (count(scopes, true) + count(scopes, false) >= most) {
+    drop_coldest(scopes, std::numeric_limits<double>::infinity());
   }
   if (pins_.size() >= kMost) {
     return Error{Errc::busy, "there are too many pins, those of other models included"};
@@ -105,41 +111,44 @@ void Pins::adopt(std::vector<PinRecord> records, bool hot) {
             [](const Pin& a, const Pin& b) { return a.record.id < b.record.id; });
 }
 
-bool Pins::choose_hot(const Scope& scope, std::span<const BlockTree::HotPrefix> prefixes,
+bool Pins::choose_hot(std::span<const Scope> scopes, std::span<const BlockTree::HotPrefix> prefixes,
                       std::size_t count, std::size_t most) {
-  const std::size_t by_hand = this->count(scope, true);
+  const std::size_t by_hand = this->count(scopes, true);
   count = std::min(count, most - std::min(by_hand, most));
   for (Pin& pin : pins_) {
-    pin.use = pin.record.scope == scope ? 0 : pin.use;
+    pin.use = among(scopes, pin.record.scope) ? 0 : pin.use;
     for (const auto& prefix : prefixes) {
-      if (prefix.scope == scope && pin.record.scope == scope &&
+      if (among(scopes, prefix.scope) && pin.record.scope == prefix.scope &&
           related(prefix.tokens, pin.record.tokens)) {
         pin.use = std::max(pin.use, prefix.use);
       }
     }
   }
   bool changed = false;
-  while (this->count(scope, false) > count) {
-    changed = drop_coldest(scope, std::numeric_limits<double>::infinity());
+  while (this->count(scopes, false) > count) {
+    changed = drop_coldest(scopes, std::numeric_limits<double>::infinity());
   }
   for (const auto& prefix : prefixes) {
     const bool pinned = std::any_of(pins_.begin(), pins_.end(), [&](const Pin& pin) {
-      return pin.record.scope == scope && related(prefix.tokens, pin.record.tokens);
+      return pin.record.scope == prefix.scope && related(prefix.tokens, pin.record.tokens);
     });
     const bool computable = std::all_of(prefix.tokens.begin(), prefix.tokens.end(),
                                         [](Token token) { return token >= 0; });  // no media
-    if (!(prefix.scope == scope) || prefix.use < kMinUse || pinned || !computable || count == 0) {
+    if (!among(scopes, prefix.scope) || prefix.use < kMinUse || pinned || !computable ||
+        count == 0) {
       continue;
     }
-    if (this->count(scope, false) >= count && !drop_coldest(scope, prefix.use / kClearlyHotter)) {
+    if (this->count(scopes, false) >= count && !drop_coldest(scopes, prefix.use / kClearlyHotter)) {
       continue;
     }
     if (pins_.size() >= kMost) {
       break;
     }
-    pins_.push_back(
-        {.record = {.id = next_id_++, .scope = scope, .tokens = prefix.tokens, .by_hand = false},
-         .use = prefix.use});
+    pins_.push_back({.record = {.id = next_id_++,
+                                .scope = prefix.scope,
+                                .tokens = prefix.tokens,
+                                .by_hand = false},
+                     .use = prefix.use});
     changed = true;
   }
   return changed;
@@ -172,10 +181,10 @@ const PinRecord* Pins::find(std::uint64_t id) const {
   return found == pins_.end() ? nullptr : &found->record;
 }
 
-std::vector<const PinRecord*> Pins::of(const Scope& scope) const {
+std::vector<const PinRecord*> Pins::of(std::span<const Scope> scopes) const {
   std::vector<const Pin*> found;
   for (const Pin& pin : pins_) {
-    if (pin.record.scope == scope) {
+    if (among(scopes, pin.record.scope)) {
       found.push_back(&pin);
     }
   }

@@ -39,8 +39,10 @@ namespace toki {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-// Below this many tokens neither the backend's own cache nor a restore can save what it costs.
+// Below this many tokens a restore cannot save what it costs, nor a slot be left to the backend's own
+// cache: that keeps every idle slot until it is known which one it took.
 constexpr std::uint64_t kMinGain = 16;
+constexpr std::uint64_t kMinLeft = 32;
 // How often two conversations in one slot are expected to take turns.
 constexpr double kTurns = 32;
 
@@ -252,7 +254,7 @@ Plan plan(std::span<const SlotView> slots, const PlanQuery& query, const PlanWor
       world.own_cache_trust * static_cast<double>(reusable(query.available, query, world));
   const bool barred = count([](const SlotView& s) { return s.barred; }) > 0;
   if (query.reuse && !query.slot && !barred && world.own_cache_trust >= kMinOwnCacheTrust &&
-      trusted >= static_cast<double>(known + kMinGain) &&
+      trusted >= static_cast<double>(known + kMinLeft) &&
       world.prefill_ms_per_token * (static_cast<double>(query.prompt) - trusted) < best.ms) {
     return {
         .action = Plan::Action::leave_to_backend, .reason = Reason::backend_cache, .known = known};

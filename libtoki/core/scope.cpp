@@ -1,5 +1,6 @@
 #include <toki/scope.hpp>
 
+#include <charconv>
 #include <utility>
 
 #include "core/hash.hpp"
@@ -20,6 +21,23 @@ Scope Scope::from_bytes(std::string bytes) {
   scope.bytes_ = std::move(bytes);
   scope.seed_ = hash_bytes(scope.bytes_.data(), scope.bytes_.size());
   return scope;
+}
+
+std::vector<std::string_view> Scope::parts() const {
+  std::vector<std::string_view> result;
+  std::string_view rest = bytes_;
+  while (!rest.empty()) {
+    std::size_t size = 0;
+    const auto [end, fault] = std::from_chars(rest.data(), rest.data() + rest.size(), size);
+    const auto digits = static_cast<std::size_t>(end - rest.data());
+    if (fault != std::errc() || digits >= rest.size() || *end != ':' ||
+        size > rest.size() - digits - 1) {
+      return {};
+    }
+    result.push_back(rest.substr(digits + 1, size));
+    rest.remove_prefix(digits + 1 + size);
+  }
+  return result;
 }
 
 }  // namespace toki

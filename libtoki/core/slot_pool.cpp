@@ -57,6 +57,12 @@ std::size_t SlotPool::common_limit(std::size_t index, const Scope& scope, TokenS
                        : std::min<std::size_t>(prompt.size(), shared + slot.unknown_tail);
 }
 
+bool SlotPool::only_of(std::size_t index, const Scope& scope) const {
+  const Slot& slot = (*this)[index];
+  const bool told = slot.content == SlotContent::known || slot.owned;
+  return !slot.erase_first && (slot.content == SlotContent::empty || (told && slot.scope == scope));
+}
+
 bool SlotPool::superseded_by(std::size_t index, const Scope& scope, TokenSpan prompt) const {
   constexpr std::size_t kEnd = 32;  // tokens that two different conversations do not end with alike
   const Slot& slot = (*this)[index];
@@ -105,6 +111,7 @@ void SlotPool::hold(std::size_t index, const Scope& scope, Tokens tokens,
   slot.surrogate = false;
   slot.saved = false;
   slot.erase_first = false;
+  slot.owned = false;
 }
 
 void SlotPool::set_pin(std::size_t index, std::uint64_t pin, std::uint64_t tokens) {
@@ -140,6 +147,7 @@ void SlotPool::set_empty(std::size_t index) {
   slot.turn_start = 0;
   slot.open_end = false;
   slot.erase_first = false;
+  slot.owned = false;
 }
 
 void SlotPool::set_unknown(std::size_t index) {
@@ -150,6 +158,13 @@ void SlotPool::set_unknown(std::size_t index) {
   slot.unknown_tail = 0;
   slot.turn_start = 0;
   slot.open_end = false;
+  slot.owned = false;
+}
+
+void SlotPool::set_owned(std::size_t index, const Scope& scope) {
+  set_unknown(index);
+  at(index).scope = scope;
+  at(index).owned = true;
 }
 
 void SlotPool::erase_before_use(std::size_t index) {

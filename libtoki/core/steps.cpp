@@ -81,6 +81,8 @@ void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, const Query
   if (plan.action != Plan::Action::run) {
     if (exact() && query.bypass == Reason::not_cacheable) {
       erase_claimed(ticket);
+    } else if (query.alone) {
+      erase_foreign(ticket);
     }
     return;
   }
@@ -119,6 +121,13 @@ void Engine::Impl::add_steps(Ticket::Impl& ticket, const Plan& plan, const Query
                             .tokens = first(ticket.tokens.size() - 1)});
     ticket.leads = true;
     ++stats.leads_total;
+  }
+  const auto computed =
+      std::find_if(ticket.steps.begin(), ticket.steps.end(),
+                   [](const Step& step) { return step.kind == Step::Kind::prefill; });
+  if (options.isolated && plan.restore == 0 && computed != ticket.steps.end() &&
+      !pool.only_of(plan.slot, ticket.scope) && !pool[plan.slot].erase_first) {
+    ticket.steps.insert(computed, {.kind = Step::Kind::erase, .slot = slot});
   }
 }
 
@@ -202,6 +211,22 @@ void Engine::Impl::erase_claimed(Ticket::Impl& ticket) {
     if (pool[slot].content != SlotContent::empty) {
       ticket.steps.push_back({.kind = Step::Kind::erase, .slot = {.index = slot}});
     }
+  }
+}
+
+// The same where scopes share nothing. What is lost is saved where that pays.
+void Engine::Impl::erase_foreign(Ticket::Impl& ticket) {
+  const PlanWorld now = world();
+  for (const std::uint32_t slot : ticket.claimed) {
+    if (pool.only_of(slot, ticket.scope)) {
+      continue;
+    }
+    SlotView view = view_of(slot);
+    view.idle = true;  // but for this ticket
+    if (worth_saving(view, now)) {
+      add_save(ticket, slot, true);
+    }
+    ticket.steps.push_back({.kind = Step::Kind::erase, .slot = {.index = slot}});
   }
 }
 
@@ -368,6 +393,10 @@ void Engine::Impl::step_done(Ticket::Impl& ticket, const Step& step, StepReport 
     case Step::Kind::erase:
       if (report.error) {
         ticket.may_reuse = false;  // it could not be erased, so it must be computed over
+        if (options.isolated) {
+          ticket.steps.clear();  // a step that computes would reuse what is there
+          ticket.leads = false;
+        }
       } else {
         pool.set_empty(step.slot.index);
         ticket.common = ticket.common_limit = 0;
@@ -508,7 +537,9 @@ bool Ticket::may_send_behind() const noexcept {
   const std::lock_guard lock(impl_->engine->mutex);
   const bool last = steps.size() == (impl_->behind_begun ? 2 : 1);
   return last && steps.back().kind == Step::Kind::restore && impl_->slot && impl_->pin == 0 &&
-         !impl_->unnamed && impl_->engine->abilities.cuts && !impl_->engine->exact();
+         !impl_->unnamed && impl_->engine->abilities.cuts && !impl_->engine->exact() &&
+         (!impl_->engine->options.isolated ||  // without the restore it would reuse what is there
+          impl_->engine->pool.only_of(*impl_->slot, impl_->scope));
 }
 
 std::chrono::milliseconds Ticket::apart() const noexcept {

@@ -47,6 +47,19 @@ void Engine::Impl::lease(Ticket::Impl& ticket, const Plan& plan) {
   }
 }
 
+// No slot that it may work in holds anything of another scope, and the backend has nowhere else to take
+// it from.
+bool Engine::Impl::only_own(const Ticket::Impl& ticket) const {
+  const bool named = ticket.slot.has_value();
+  if (distrusted > 0 || ticket.epoch != epoch || ticket.claimed.empty() ||
+      (!named && (facts.own_cache || ticket.claimed.size() != pool.size()))) {
+    return false;
+  }
+  return std::all_of(ticket.claimed.begin(), ticket.claimed.end(), [&](std::uint32_t slot) {
+    return slot < pool.size() && pool.only_of(slot, ticket.scope);
+  });
+}
+
 void Engine::Impl::release(Ticket::Impl& ticket) {
   for (const auto* slots : {&ticket.claimed, &ticket.borrowed}) {
     for (const std::uint32_t i : *slots) {
@@ -281,7 +294,9 @@ void Engine::Impl::settle_content(Ticket::Impl& ticket, const Outcome& outcome,
       pool.hold(i, ticket.scope, std::move(ticket.tokens), 1, 0, true);
       pool.set_surrogate(i, ticket.surrogate);
     } else {
-      pool.set_unknown(i);
+      // What was sent with cache_prompt false, and completed in the one slot, is all that is there.
+      const bool own = ticket.clean || (one_slot && outcome.ending == Ending::completed);
+      options.isolated&& own ? pool.set_owned(i, ticket.scope) : pool.set_unknown(i);
       foreign = true;
     }
   }
@@ -352,7 +367,10 @@ Reason Ticket::reason() const noexcept {
   return impl_->reason;
 }
 bool Ticket::may_reuse() const noexcept {
-  return impl_->may_reuse && (impl_->predicted > 0 || !impl_->engine->exact());
+  const std::lock_guard lock(impl_->engine->mutex);
+  const bool some = impl_->predicted > 0 || impl_->alone || !impl_->engine->exact();
+  return impl_->may_reuse && some &&
+         (!impl_->engine->options.isolated || impl_->engine->only_own(*impl_));
 }
 Source Ticket::source() const noexcept {
   return impl_->source;
@@ -389,6 +407,7 @@ CacheClass Ticket::predicted_class() const noexcept {
 void Ticket::sent() noexcept {
   const std::lock_guard lock(impl_->engine->mutex);
   impl_->sent = true;
+  impl_->clean = impl_->engine->only_own(*impl_);
   if (impl_->unnamed && impl_->slot && impl_->epoch == impl_->engine->epoch) {
     impl_->rival = impl_->engine->rivals(*impl_).most;
   }

@@ -115,9 +115,15 @@ class Walk {
 }  // namespace
 
 struct TokenCache::Impl {
+  // What keeps texts apart that read the same.
+  struct Space {
+    bool start_token = false;
+    std::string_view tenant;
+  };
   struct Entry {
     std::string text;
     bool start_token = false;
+    std::string tenant;
     Tokens tokens;
     std::vector<Cut> cuts;  // the last is the end of the text
     std::size_t cost = 0;
@@ -135,18 +141,21 @@ struct TokenCache::Impl {
   std::unordered_map<std::uint64_t, Known> keys;
   std::size_t bytes = 0;
 
-  std::vector<Cut> cuts_of(std::string_view text, bool start_token) const;
+  std::vector<Cut> cuts_of(std::string_view text, const Space& space) const;
   bool place(std::string_view text, TokenSpan tokens, std::size_t skip,
              std::vector<Cut>& cuts) const;
-  std::optional<Known> longest(std::string_view text, bool start_token,
+  std::optional<Known> longest(std::string_view text, const Space& space,
                                const std::vector<Cut>& cuts) const;
   void forget(Place entry);
 };
 
 // Without token offsets.
-std::vector<Cut> TokenCache::Impl::cuts_of(std::string_view text, bool start_token) const {
+std::vector<Cut> TokenCache::Impl::cuts_of(std::string_view text, const Space& space) const {
   std::vector<Cut> cuts;
-  std::uint64_t key = start_token ? 1 : 2;
+  std::uint64_t key = space.start_token ? 1 : 2;
+  if (!space.tenant.empty()) {
+    key = chain_key(key, hash(space.tenant.data(), space.tenant.size()));
+  }
   std::size_t from = 0;
   const auto cut = [&](std::size_t to) {
     key = chain_key(key, hash(text.data() + from, to - from));
@@ -194,14 +203,15 @@ bool TokenCache::Impl::place(std::string_view text, TokenSpan tokens, std::size_
 }
 
 std::optional<TokenCache::Impl::Known> TokenCache::Impl::longest(
-    std::string_view text, bool start_token, const std::vector<Cut>& cuts) const {
+    std::string_view text, const Space& space, const std::vector<Cut>& cuts) const {
   for (auto cut = cuts.rbegin(); cut != cuts.rend(); ++cut) {
     const auto found = keys.find(cut->key);
     if (found == keys.end()) {
       continue;
     }
     const Entry& entry = *found->second.entry;
-    if (entry.start_token == start_token && entry.cuts[found->second.cut].bytes == cut->bytes &&
+    if (entry.start_token == space.start_token && entry.tenant == space.tenant &&
+        entry.cuts[found->second.cut].bytes == cut->bytes &&
         text.substr(0, cut->bytes) == std::string_view(entry.text).substr(0, cut->bytes)) {
       return found->second;
     }
@@ -238,11 +248,13 @@ void TokenCache::reset(std::vector<SpecialToken> specials) {
   impl_->specials = Specials(std::move(specials));
 }
 
-TokenCache::Known TokenCache::find(std::string_view text, bool start_token) {
+TokenCache::Known TokenCache::find(std::string_view text, bool start_token,
+                                   std::string_view tenant) {
   if (text.empty() || impl_->entries.empty()) {
     return {};
   }
-  const auto known = impl_->longest(text, start_token, impl_->cuts_of(text, start_token));
+  const Impl::Space space{.start_token = start_token, .tenant = tenant};
+  const auto known = impl_->longest(text, space, impl_->cuts_of(text, space));
   if (!known) {
     return {};
   }
@@ -253,11 +265,13 @@ TokenCache::Known TokenCache::find(std::string_view text, bool start_token) {
           .tokens = Tokens(begin, begin + static_cast<std::ptrdiff_t>(cut.tokens))};
 }
 
-void TokenCache::put(std::string_view text, bool start_token, TokenSpan tokens) {
+void TokenCache::put(std::string_view text, bool start_token, TokenSpan tokens,
+                     std::string_view tenant) {
   if (text.empty() || text.size() > impl_->max_bytes) {
     return;
   }
-  std::vector<Cut> cuts = impl_->cuts_of(text, start_token);
+  const Impl::Space space{.start_token = start_token, .tenant = tenant};
+  std::vector<Cut> cuts = impl_->cuts_of(text, space);
   // The start token that the tokenizer put in front may itself be one of the special tokens.
   if (!impl_->place(text, tokens, 0, cuts) &&
       !(start_token && !tokens.empty() && impl_->place(text, tokens, 1, cuts))) {
@@ -267,7 +281,7 @@ void TokenCache::put(std::string_view text, bool start_token, TokenSpan tokens) 
 
   // A text that goes on from all of another one knows all that the other one is asked for: when a
   // conversation grows, its latest prompt takes the place of the one before.
-  if (const auto known = impl_->longest(text, start_token, cuts)) {
+  if (const auto known = impl_->longest(text, space, cuts)) {
     const std::string_view other = known->entry->text;
     if (text == other || (cuts.size() > 1 && text.starts_with(other))) {
       impl_->forget(known->entry);
@@ -275,7 +289,7 @@ void TokenCache::put(std::string_view text, bool start_token, TokenSpan tokens) 
   }
 
   constexpr std::size_t kMapNode = 64;  // with its share of the buckets
-  const std::size_t cost = sizeof(Impl::Entry) + 2 * sizeof(void*) + text.size() +
+  const std::size_t cost = sizeof(Impl::Entry) + 2 * sizeof(void*) + text.size() + tenant.size() +
                            tokens.size() * sizeof(Token) + cuts.size() * (sizeof(Cut) + kMapNode);
   if (cost > impl_->max_bytes) {
     return;
@@ -286,6 +300,7 @@ void TokenCache::put(std::string_view text, bool start_token, TokenSpan tokens) 
   impl_->bytes += cost;
   impl_->entries.push_front({.text = std::string(text),
                              .start_token = start_token,
+                             .tenant = std::string(tenant),
                              .tokens = Tokens(tokens.begin(), tokens.end()),
                              .cuts = std::move(cuts),
                              .cost = cost});

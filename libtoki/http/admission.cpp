@@ -104,7 +104,7 @@ void Admission::serve_waiters() {
     }
     if (try_admit(*waiter)) {
       waiter->timer.cancel();
-    } else if (waiter->query.sequences > 1) {
+    } else if (waiter->query.sequences > 1 || waiter->query.alone) {
       return;  // it needs several slots: nobody may take them one by one before it
     }
   }

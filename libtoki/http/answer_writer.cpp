@@ -49,7 +49,8 @@ std::string error_body(const HttpError& error, ErrorForm form) {
     return fmt::format(R"({{"type":"error","error":{{"type":"{}","message":{}{}}}}})",
                        anthropic_type(error.status), quote(error.message), offset);
   }
-  return fmt::format(R"({{"error":{{"code":{},"message":{},"type":"{}"{}}}}})", error.status,
+  const std::string code = error.code.empty() ? std::to_string(error.status) : quote(error.code);
+  return fmt::format(R"({{"error":{{"code":{},"message":{},"type":"{}"{}}}}})", code,
                      quote(error.message), error.type, offset);
 }
 
@@ -64,11 +65,14 @@ std::string_view reason_phrase(unsigned status) noexcept {
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
     case 408: return "Request Timeout";
+    case 409: return "Conflict";
     case 413: return "Content Too Large";
+    case 415: return "Unsupported Media Type";
     case 417: return "Expectation Failed";
     case 429: return "Too Many Requests";
     case 431: return "Request Header Fields Too Large";
     case 500: return "Internal Server Error";
+    case 501: return "Not Implemented";
     case 502: return "Bad Gateway";
     case 503: return "Service Unavailable";
     case 504: return "Gateway Timeout";
@@ -136,8 +140,8 @@ asio::awaitable<void> AnswerWriter::head(unsigned status, std::string_view reaso
   if (!turn.taken()) {
     co_await turn.take();
   }
-  std::string text =
-      fmt::format(FMT_COMPILE("HTTP/1.1 {} {}\r\n{}{}"), status, reason, lines, headers);
+  std::string text = fmt::format(FMT_COMPILE("HTTP/1.1 {} {}\r\n{}{}{}"), status, reason, lines,
+                                 headers, standing_headers);
   if (length) {
     text += fmt::format(FMT_COMPILE("Content-Length: {}\r\n"), *length);
   } else if (!no_body && http10_) {

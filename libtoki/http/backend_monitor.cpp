@@ -51,7 +51,7 @@ void BackendMonitor::adapters_changed() {
   }
   engine_.forget_residency(true);
   engine_.set_abilities({});
-  engine_.serve_pins(std::nullopt);
+  engine_.serve_pins({});
   needs_trial_ = true;
   state_ = State::trying;
   say(LogLevel::info, "other adapters: nothing that was computed before is reused");
@@ -98,6 +98,13 @@ asio::awaitable<void> BackendMonitor::look() {
   } const done{looking_};
 
   const Health health = co_await backend_.async_health();
+  // Nothing else tells whoever set it up what is wrong with a certificate.
+  if (upstream_.tls_failure() != tls_failure_) {
+    tls_failure_ = upstream_.tls_failure();
+    if (!tls_failure_.empty()) {
+      say(LogLevel::error, tls_failure_);
+    }
+  }
   if (health == Health::silent) {
     co_return;  // busy, perhaps: no reason to give up what it holds
   }
@@ -185,8 +192,19 @@ asio::awaitable<void> BackendMonitor::adopt(bool restarted) {
 // Pins get slots once it is known which model this is and what it can do, and not while it sleeps.
 void BackendMonitor::serve_pins() {
   const bool ready = state_ == State::ready && !needs_trial_ && !asleep_;
-  engine_.serve_pins(ready ? std::optional(query_for(GenerationRequest{}, identity_).scope)
-                           : std::nullopt);
+  std::vector<Scope> scopes;
+  if (ready) {
+    scopes.push_back(query_for(GenerationRequest{}, identity_).scope);
+    for (const std::string& tenant : tenants_) {
+      scopes.push_back(query_for(GenerationRequest{}, identity_, tenant).scope);
+    }
+  }
+  engine_.serve_pins(std::move(scopes));
+}
+
+void BackendMonitor::set_tenants(std::vector<std::string> tenants) {
+  tenants_ = std::move(tenants);
+  serve_pins();
 }
 
 asio::awaitable<void> BackendMonitor::unfence() {

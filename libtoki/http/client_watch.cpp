@@ -3,7 +3,6 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include <chrono>
-#include <poll.h>
 
 namespace toki::http {
 
@@ -14,11 +13,6 @@ namespace {
 
 // While a pipelined request hides the end of the stream.
 constexpr std::chrono::milliseconds kLookAgain{250};
-
-bool hung_up(Stream::Socket& socket) {
-  pollfd entry{.fd = socket.native_handle(), .events = POLLRDHUP, .revents = 0};
-  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-}
 
 }  // namespace
 
@@ -54,7 +48,7 @@ void ClientWatch::State::woken(const error_code& ec) {
   if (!active) {
     return;  // the next request came
   }
-  if (ec || hung_up(client.socket())) {
+  if (ec || client.hung_up()) {
     left = true;
     serving.emit(asio::cancellation_type::terminal);
     return;

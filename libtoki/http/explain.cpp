@@ -40,7 +40,7 @@ HttpError refusal(unsigned status, std::string_view type, std::string message) {
 asio::awaitable<std::optional<std::size_t>> message_at(LlamaServerBackend& backend,
                                                        const Body& body, TokenSpan prompt,
                                                        std::size_t token, Time deadline,
-                                                       std::string_view authorization) {
+                                                       const PromptSource& asker) {
   const JsonField* messages = body.find("messages");
   if (messages == nullptr || messages->kind != JsonKind::array) {
     co_return std::nullopt;
@@ -53,7 +53,8 @@ asio::awaitable<std::optional<std::size_t>> message_at(LlamaServerBackend& backe
       co_return std::nullopt;
     }
     const std::size_t middle = before + (behind - before) / 2;
-    const auto end = co_await message_tokens(backend, body, middle, prompt, authorization);
+    const auto end =
+        co_await message_tokens(backend, body, middle, prompt, asker.authorization, asker.tenant);
     if (!end) {
       co_return std::nullopt;
     }
@@ -109,7 +110,7 @@ asio::awaitable<std::variant<Explanation, HttpError>> explain(LlamaServerBackend
   } else if (wanted.known_prompt) {
     rendered = co_await backend.async_render(source);
   }
-  Query query = query_for(wanted, monitor.identity());
+  Query query = query_for(wanted, monitor.identity(), source.tenant);
   if (rendered) {
     query.tokens = rendered->tokens;
     query.surrogate = query.surrogate || rendered->surrogate;
@@ -121,9 +122,10 @@ asio::awaitable<std::variant<Explanation, HttpError>> explain(LlamaServerBackend
   result.found = engine.lookup(query);
   if (endpoint == Endpoint::chat && result.found.nearest &&
       result.found.common < query.tokens.size()) {
-    result.message = co_await message_at(backend, body, query.tokens, result.found.common, deadline,
-                                         source.authorization);
+    result.message =
+        co_await message_at(backend, body, query.tokens, result.found.common, deadline, source);
   }
+  result.apart = !source.tenant.empty();
   co_return result;
 }
 
@@ -132,7 +134,8 @@ std::string to_json(const Explanation& explanation) {
   std::string nearest = "null";
   if (found.nearest) {
     nearest = fmt::format(R"({{"id":{},"tokens":{},"common_tokens":{},"parts_at_message":{}}})",
-                          found.nearest->id, found.nearest->tokens, found.common,
+                          explanation.apart ? "null" : std::to_string(found.nearest->id),
+                          found.nearest->tokens, found.common,
                           explanation.message ? std::to_string(*explanation.message) : "null");
   }
   return fmt::format(
@@ -140,9 +143,10 @@ std::string to_json(const Explanation& explanation) {
       R"("slot":{},"waits":{},"reason":"{}","nearest":{}{}}})"
       "\n",
       to_string(found.predicted_class), explanation.prompt_tokens, found.available, found.predicted,
-      to_string(found.source), found.slot ? std::to_string(*found.slot) : "null", found.busy,
-      to_string(found.reason), nearest,
-      explanation.why.empty() ? "" : R"(,"error":)" + quote(explanation.why));
+      to_string(found.source),
+      found.slot && !explanation.apart ? std::to_string(*found.slot) : "null",
+      found.busy && !explanation.apart, to_string(apart_reason(found.reason, explanation.apart)),
+      nearest, explanation.why.empty() ? "" : R"(,"error":)" + quote(explanation.why));
 }
 
 }  // namespace toki::http

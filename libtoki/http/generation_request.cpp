@@ -126,6 +126,16 @@ std::string_view path_of(Endpoint endpoint) noexcept {
   return found == kCalls.end() ? std::string_view() : found->first;
 }
 
+bool takes_slot(std::string_view path) noexcept {
+  while (path.ends_with('/')) {
+    path.remove_suffix(1);
+  }
+  path.remove_prefix(path.starts_with("/v1/") ? 3 : 0);
+  constexpr std::array<std::string_view, 5> kPaths{"/embedding", "/embeddings", "/rerank",
+                                                   "/reranking", "/audio/transcriptions"};
+  return std::find(kPaths.begin(), kPaths.end(), path) != kPaths.end();
+}
+
 std::variant<GenerationRequest, HttpError> read_generation_request(Endpoint endpoint,
                                                                    const Body& body,
                                                                    std::size_t slots) {
@@ -164,15 +174,28 @@ void leave_to_backend(GenerationRequest& request, Reason reason) {
   request.slot.reset();
 }
 
-Query query_for(const GenerationRequest& request, std::string_view identity) {
+Query query_for(const GenerationRequest& request, std::string_view identity,
+                std::string_view tenant) {
   const bool infill = request.endpoint == Endpoint::infill;
-  Query query{.scope = Scope({identity, request.adapters, infill ? "infill" : ""})};
+  const std::string_view call = infill ? "infill" : "";
+  // Without tenants as it was before there were any: what was stored then is found again.
+  Query query{.scope = tenant.empty() ? Scope({identity, request.adapters, call})
+                                      : Scope({identity, request.adapters, call, tenant})};
   query.bypass = request.bypass;
   query.sequences = request.sequences;
   query.slot = request.slot;
   query.unnamed = request.endpoint == Endpoint::messages;
   query.surrogate = infill || request.shifts;
   return query;
+}
+
+std::string_view tenant_of(const Scope& scope) {
+  const auto parts = scope.parts();
+  return parts.size() == 4 ? parts[3] : std::string_view();
+}
+
+Reason apart_reason(Reason reason, bool apart) noexcept {
+  return apart && reason == Reason::empty_slot ? Reason::displaced : reason;
 }
 
 Reason reason_unrendered(const Error& error) {

@@ -141,6 +141,7 @@ asio::awaitable<Result<BackendDescription>> LlamaServerBackend::async_describe()
       shape += fmt::format("{},", number(root, fmt::format("/data/0/meta/{}", name)));
     }
     said->identity = Scope({said->identity, shape}).bytes();
+    vocabulary_ = number(root, "/data/0/meta/n_vocab");
   }
   dom::array list;
   if (auto slots = co_await get("/slots", limits_.probe);
@@ -207,10 +208,13 @@ asio::awaitable<Result<Tokens>> LlamaServerBackend::async_tokenize(std::string_v
 }
 
 // Asks the server only for what the cache does not know: the rest after the last known boundary.
-asio::awaitable<Result<Rendered>> LlamaServerBackend::tokenize_text(
-    std::string_view escaped, bool start_token, std::string_view authorization) {
+asio::awaitable<Result<Rendered>> LlamaServerBackend::tokenize_text(std::string_view escaped,
+                                                                    bool start_token,
+                                                                    std::string_view authorization,
+                                                                    std::string_view tenant) {
   Rendered rendered;
-  auto known = cache_stats_.off ? TokenCache::Known{} : token_cache_.find(escaped, start_token);
+  auto known =
+      cache_stats_.off ? TokenCache::Known{} : token_cache_.find(escaped, start_token, tenant);
   const std::uint64_t epoch = tokenizer_epoch_;
   const std::size_t saved = known.tokens.size();
   rendered.tokens = std::move(known.tokens);
@@ -227,13 +231,13 @@ asio::awaitable<Result<Rendered>> LlamaServerBackend::tokenize_text(
     co_return rest.error();
   }
   if (epoch != tokenizer_epoch_ && rendered.from_parts) {  // the parts are of two tokenizers
-    co_return co_await tokenize_text(escaped, start_token, authorization);
+    co_return co_await tokenize_text(escaped, start_token, authorization, tenant);
   }
   cache_stats_.part_hits += rendered.from_parts ? 1 : 0;
   cache_stats_.tokens_saved += saved;
   rendered.tokens.insert(rendered.tokens.end(), rest->begin(), rest->end());
   if (epoch == tokenizer_epoch_ && !cache_stats_.off) {
-    token_cache_.put(escaped, start_token, rendered.tokens);
+    token_cache_.put(escaped, start_token, rendered.tokens, tenant);
   }
   co_return rendered;
 }
@@ -241,7 +245,8 @@ asio::awaitable<Result<Rendered>> LlamaServerBackend::tokenize_text(
 // The text between the media has its own tokens, each medium its pseudo tokens.
 asio::awaitable<Result<Rendered>> LlamaServerBackend::render_media(std::string_view prompt,
                                                                    const std::vector<Tokens>& media,
-                                                                   std::string_view authorization) {
+                                                                   std::string_view authorization,
+                                                                   std::string_view tenant) {
   Rendered rendered{.tokens = {}, .surrogate = true, .from_parts = false, .text = {}};
   std::string_view rest = prompt;
   for (std::size_t i = 0; i <= media.size(); ++i) {
@@ -252,7 +257,8 @@ asio::awaitable<Result<Rendered>> LlamaServerBackend::render_media(std::string_v
     const std::string_view piece = rest.substr(0, end);
     rest.remove_prefix(i < media.size() ? end + media_marker_.size() : rest.size());
     if (i == 0 || !piece.empty()) {
-      const auto part = co_await tokenize_text(piece, i == 0 && chat_start_token_, authorization);
+      const bool start = i == 0 && chat_start_token_;
+      const auto part = co_await tokenize_text(piece, start, authorization, tenant);
       if (!part) {
         co_return part.error();
       }
@@ -266,7 +272,8 @@ asio::awaitable<Result<Rendered>> LlamaServerBackend::render_media(std::string_v
 }
 
 asio::awaitable<Result<Rendered>> LlamaServerBackend::render_chat(
-    std::span<const std::string_view> body, std::string_view authorization) {
+    std::span<const std::string_view> body, std::string_view authorization,
+    std::string_view tenant) {
   auto reply =
       co_await upstream_.call("POST", "/apply-template", body, authorization, limits_.render);
   if (const auto failed = failure("/apply-template", reply)) {
@@ -284,9 +291,10 @@ asio::awaitable<Result<Rendered>> LlamaServerBackend::render_chat(
       chat += piece;
     }
     const std::vector<Tokens> media = media_tokens(chat);
-    co_return co_await render_media(inner(prompt->value), media, authorization);
+    co_return co_await render_media(inner(prompt->value), media, authorization, tenant);
   }
-  auto rendered = co_await tokenize_text(inner(prompt->value), chat_start_token_, authorization);
+  auto rendered =
+      co_await tokenize_text(inner(prompt->value), chat_start_token_, authorization, tenant);
   if (rendered) {
     rendered->text = prompt->value;
   }
@@ -297,7 +305,7 @@ asio::awaitable<Result<Rendered>> LlamaServerBackend::async_render(PromptSource 
   const Endpoint endpoint = endpoint_of("POST", source.path);
   if (endpoint == Endpoint::chat) {
     const std::array<std::string_view, 1> whole{source.body};
-    co_return co_await render_chat(whole, source.authorization);
+    co_return co_await render_chat(whole, source.authorization, source.tenant);
   }
   const auto parsed = Body::parse(source.body);
   const Body* body = std::get_if<Body>(&parsed);
@@ -313,7 +321,7 @@ asio::awaitable<Result<Rendered>> LlamaServerBackend::async_render(PromptSource 
       }
       std::vector<std::string> storage;
       const auto pieces = splice(*body, *edits, storage);
-      co_return co_await render_chat(pieces, source.authorization);
+      co_return co_await render_chat(pieces, source.authorization, source.tenant);
     }
     case Endpoint::completions:
     case Endpoint::completion: {
@@ -330,7 +338,8 @@ asio::awaitable<Result<Rendered>> LlamaServerBackend::async_render(PromptSource 
       if (prompt == nullptr || prompt->kind != JsonKind::string) {
         co_return unknown;
       }
-      auto rendered = co_await tokenize_text(inner(prompt->value), true, source.authorization);
+      auto rendered =
+          co_await tokenize_text(inner(prompt->value), true, source.authorization, source.tenant);
       if (rendered) {
         rendered->text = prompt->value;
       }
@@ -364,7 +373,8 @@ asio::awaitable<Result<Rendered>> LlamaServerBackend::async_render(PromptSource 
           .tokens = std::move(*tokens), .surrogate = true, .from_parts = false, .text = {}};
       co_return rendered;
     }
-    case Endpoint::messages: co_return co_await render_messages(*body, source.authorization);
+    case Endpoint::messages:
+      co_return co_await render_messages(*body, source.authorization, source.tenant);
     case Endpoint::chat:
     case Endpoint::none: break;
   }
@@ -481,7 +491,7 @@ asio::awaitable<bool> LlamaServerBackend::async_learn_chat_tokens() {
   const std::uint64_t counted = number(root, "/usage/prompt_tokens");
   for (const bool start_token : {true, false}) {
     chat_start_token_ = start_token;
-    const auto rendered = co_await render_chat(body, {});
+    const auto rendered = co_await render_chat(body, {}, {});
     if (rendered && rendered->tokens.size() == counted) {
       co_return true;
     }
@@ -613,8 +623,9 @@ namespace {
 
 // Completions come with views that are only valid during the call: these coroutines own copies.
 asio::awaitable<Result<Tokens>> render_copy(LlamaServerBackend& backend, std::string path,
-                                            std::string body, std::string authorization) {
-  const PromptSource source{path, body, authorization};
+                                            std::string body, std::string authorization,
+                                            std::string tenant) {
+  const PromptSource source{path, body, authorization, tenant};
   auto rendered = co_await backend.async_render(source);
   if (!rendered) {
     co_return std::move(rendered).error();
@@ -648,7 +659,7 @@ asio::awaitable<Result<Timed>> restore_copy(LlamaServerBackend& backend, SlotId 
 
 void LlamaServerBackend::render(const PromptSource& source, Completion<Tokens> done) {
   auto call = render_copy(*this, std::string(source.path), std::string(source.body),
-                          std::string(source.authorization));
+                          std::string(source.authorization), std::string(source.tenant));
   asio::co_spawn(executor_, complete(std::move(call), std::move(done)), asio::detached);
 }
 

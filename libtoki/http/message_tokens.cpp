@@ -30,7 +30,8 @@ bool is_system(const JsonField& message) {
 asio::awaitable<std::optional<std::size_t>> message_tokens(LlamaServerBackend& backend,
                                                            const Body& body, std::size_t count,
                                                            TokenSpan prompt,
-                                                           std::string_view authorization) {
+                                                           std::string_view authorization,
+                                                           std::string_view tenant) {
   std::string list;
   Children messages(body.find("messages")->value);
   for (std::size_t i = 0; i < count; ++i) {
@@ -47,15 +48,18 @@ asio::awaitable<std::optional<std::size_t>> message_tokens(LlamaServerBackend& b
   for (const std::string_view piece : splice(body, edits, storage)) {
     text.append(piece);
   }
-  const PromptSource part{
-      .path = path_of(Endpoint::chat), .body = text, .authorization = authorization};
+  const PromptSource part{.path = path_of(Endpoint::chat),
+                          .body = text,
+                          .authorization = authorization,
+                          .tenant = tenant};
   const auto rendered = co_await backend.async_render(part);
   co_return rendered ? std::optional(common_prefix(rendered->tokens, prompt)) : std::nullopt;
 }
 
 asio::awaitable<std::vector<std::uint64_t>> prompt_boundaries(LlamaServerBackend& backend,
                                                               const Body& body, TokenSpan prompt,
-                                                              std::string_view authorization) {
+                                                              std::string_view authorization,
+                                                              std::string_view tenant) {
   std::vector<std::uint64_t> boundaries;
   const JsonField* messages = body.find("messages");
   if (messages == nullptr || messages->kind != JsonKind::array) {
@@ -66,7 +70,7 @@ asio::awaitable<std::vector<std::uint64_t>> prompt_boundaries(LlamaServerBackend
   if (first == nullptr || !is_system(*first)) {
     co_return boundaries;
   }
-  const auto end = co_await message_tokens(backend, body, 1, prompt, authorization);
+  const auto end = co_await message_tokens(backend, body, 1, prompt, authorization, tenant);
   if (end && *end > 0) {
     boundaries.push_back(*end);
   }

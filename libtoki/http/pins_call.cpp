@@ -39,11 +39,12 @@ HttpError refusal(const Error& error) {
   return refusal(status, error.detail);
 }
 
-std::string to_json(const PinInfo& pin) {
+// Ids of prompts are counted for all tenants, and slots are the others' too.
+std::string to_json(const PinInfo& pin, bool apart) {
   return fmt::format(R"({{"id":{},"tokens":{},"by_hand":{},"state":"{}","slot":{},"prompt":{}}})",
                      pin.id, pin.tokens, pin.by_hand, to_string(pin.state),
-                     pin.slot ? std::to_string(*pin.slot) : "null",
-                     pin.prompt != 0 ? std::to_string(pin.prompt) : "null");
+                     pin.slot && !apart ? std::to_string(*pin.slot) : "null",
+                     pin.prompt != 0 && !apart ? std::to_string(pin.prompt) : "null");
 }
 
 std::optional<Tokens> read_token_list(const JsonField& field) {
@@ -110,11 +111,13 @@ std::vector<std::string> continued_chat(const Body& body) {
 // The tokens with which all of these begin.
 asio::awaitable<Result<Tokens>> common_tokens(LlamaServerBackend& backend, Endpoint endpoint,
                                               const std::vector<std::string>& bodies,
-                                              std::string_view authorization) {
+                                              const PinAsker& asker) {
   Tokens common;
   for (std::size_t i = 0; i < bodies.size(); ++i) {
-    const PromptSource source{
-        .path = path_of(endpoint), .body = bodies[i], .authorization = authorization};
+    const PromptSource source{.path = path_of(endpoint),
+                              .body = bodies[i],
+                              .authorization = asker.authorization,
+                              .tenant = asker.tenant};
     auto rendered = co_await backend.async_render(source);
     if (!rendered) {
       co_return std::move(rendered).error();
@@ -158,16 +161,24 @@ std::optional<HttpError> check(const Body& body, const PinLimits& limits) {
 }
 
 asio::awaitable<Result<Tokens>> tokens_of(LlamaServerBackend& backend, const Body& body,
-                                          std::string_view authorization,
+                                          const PinAsker& asker,
                                           std::span<const std::string> volatile_lines) {
   if (const JsonField* list = body.find("tokens")) {
     auto tokens = read_token_list(*list);
-    co_return tokens ? Result<Tokens>(std::move(*tokens))
-                     : Error{Errc::invalid_argument, "tokens must be a list of token ids"};
+    if (!tokens) {
+      co_return Error{Errc::invalid_argument, "tokens must be a list of token ids"};
+    }
+    const std::uint64_t known = backend.vocabulary();
+    const auto beyond = [known](Token id) { return static_cast<std::uint64_t>(id) >= known; };
+    if (known > 0 && std::any_of(tokens->begin(), tokens->end(), beyond)) {
+      co_return Error{Errc::invalid_argument,
+                      fmt::format("the model has only the token ids from 0 to {}", known - 1)};
+    }
+    co_return std::move(*tokens);
   }
   if (const JsonField* text = body.find("text")) {
     const auto bodies = continued_text(text->value);
-    co_return co_await common_tokens(backend, Endpoint::completions, bodies, authorization);
+    co_return co_await common_tokens(backend, Endpoint::completions, bodies, asker);
   }
   const auto shortened = without_volatile_line(Endpoint::chat, body, volatile_lines);
   std::optional<Body> without;
@@ -176,7 +187,7 @@ asio::awaitable<Result<Tokens>> tokens_of(LlamaServerBackend& backend, const Bod
     without = std::get<Body>(std::move(parsed));
   }
   const auto bodies = continued_chat(without ? *without : body);
-  co_return co_await common_tokens(backend, Endpoint::chat, bodies, authorization);
+  co_return co_await common_tokens(backend, Endpoint::chat, bodies, asker);
 }
 
 // A remembered prompt, or its first `length` tokens: nobody has to send them again.
@@ -193,10 +204,12 @@ Result<std::uint64_t> pin_remembered(Engine& engine, const Body& body) {
 
 }  // namespace
 
-std::string list_pins(const Engine& engine) {
+std::string list_pins(const Engine& engine, std::string_view tenant) {
   std::string rows;
   for (const PinInfo& pin : engine.pins()) {
-    rows += (rows.empty() ? "" : ",") + to_json(pin);
+    if (tenant.empty() || tenant_of(pin.scope) == tenant) {
+      rows += (rows.empty() ? "" : ",") + to_json(pin, !tenant.empty());
+    }
   }
   return "{\"pins\":[" + rows + "]}\n";
 }
@@ -204,7 +217,7 @@ std::string list_pins(const Engine& engine) {
 asio::awaitable<std::variant<std::string, HttpError>> add_pin(LlamaServerBackend& backend,
                                                               BackendMonitor& monitor,
                                                               Engine& engine, std::string_view body,
-                                                              std::string_view authorization,
+                                                              const PinAsker& asker,
                                                               const PinLimits& limits) {
   const auto parsed = Body::parse(body);
   if (const auto* bad = std::get_if<BodyError>(&parsed)) {
@@ -221,10 +234,13 @@ asio::awaitable<std::variant<std::string, HttpError>> add_pin(LlamaServerBackend
     co_return refusal(503, fmt::format("the backend is {}", to_string(monitor.state())));
   }
   const Body& wanted = std::get<Body>(parsed);
+  if (wanted.find("prompt") != nullptr && !asker.tenant.empty()) {
+    co_return refusal(400, "a tenant pins by text, messages or tokens");
+  }
   Result<std::uint64_t> id = pin_remembered(engine, wanted);
   if (wanted.find("prompt") == nullptr) {
-    const auto tokens = co_await tokens_of(backend, wanted, authorization, limits.volatile_lines);
-    const Scope scope = query_for(GenerationRequest{}, monitor.identity()).scope;
+    const auto tokens = co_await tokens_of(backend, wanted, asker, limits.volatile_lines);
+    const Scope scope = query_for(GenerationRequest{}, monitor.identity(), asker.tenant).scope;
     id = tokens ? engine.pin(scope, *tokens) : tokens.error();
   }
   if (!id) {
@@ -233,14 +249,19 @@ asio::awaitable<std::variant<std::string, HttpError>> add_pin(LlamaServerBackend
   const auto pins = engine.pins();
   const auto made =
       std::find_if(pins.begin(), pins.end(), [&](const PinInfo& pin) { return pin.id == *id; });
-  co_return made == pins.end() ? std::string("{}\n") : to_json(*made) + "\n";
+  co_return made == pins.end() ? std::string("{}\n") : to_json(*made, !asker.tenant.empty()) + "\n";
 }
 
-std::variant<std::string, HttpError> remove_pins(Engine& engine, std::string_view id) {
+std::variant<std::string, HttpError> remove_pins(Engine& engine, std::string_view id,
+                                                 std::string_view tenant) {
   std::size_t removed = 0;
+  const auto pins = engine.pins();
+  const auto may = [&](const PinInfo& pin) {
+    return tenant.empty() || tenant_of(pin.scope) == tenant;
+  };
   if (id.empty()) {
-    for (const PinInfo& pin : engine.pins()) {
-      removed += engine.unpin(pin.id) ? 1U : 0U;
+    for (const PinInfo& pin : pins) {
+      removed += may(pin) && engine.unpin(pin.id) ? 1U : 0U;
     }
     return fmt::format("{{\"removed\":{}}}\n", removed);
   }
@@ -249,7 +270,9 @@ std::variant<std::string, HttpError> remove_pins(Engine& engine, std::string_vie
   if (ec != std::errc{} || end != id.data() + id.size()) {
     return refusal(400, "id must be a number");
   }
-  if (!engine.unpin(number)) {
+  const bool listed = std::any_of(pins.begin(), pins.end(),
+                                  [&](const PinInfo& pin) { return pin.id == number && may(pin); });
+  if (!listed || !engine.unpin(number)) {
     return refusal(404, "there is no pin of this id");
   }
   return std::string("{\"removed\":1}\n");

@@ -142,6 +142,8 @@ struct Proxy::Flow {
   std::optional<Ticket> ticket;
   bool sent = false;
   bool sent_in_vain = false;
+  bool alone = false;     // see Query::alone
+  bool unsafe = false;    // and it would be told what others had computed: it is not sent
   bool unproven = false;  // it is answered, and where it ran is still to be asked
   Rendered rendered;
   std::vector<bool> old_work;  // slots that worked for others when this was sent
@@ -174,7 +176,7 @@ asio::awaitable<Result<Rendered>> Proxy::Flow::render() {
   }
   const Time begun = std::chrono::steady_clock::now();
   const std::string_view path = request.target.substr(0, request.target.find('?'));
-  const PromptSource source{path, request.body, authorization_of(request)};
+  const PromptSource source{path, request.body, authorization_of(request), request.tenant};
   auto tokens = co_await proxy.backend_.async_render(source);
   report.render_ms = since(begun);
   co_return tokens;
@@ -191,6 +193,10 @@ asio::awaitable<void> Proxy::Flow::refuse(const Error& error) {
   if (error.code == Errc::busy) {
     told.status = 429;
     told.type = "rate_limit_error";
+  } else if (error.code == Errc::unsupported) {
+    told.status = 501;
+    told.type = "not_supported_error";
+    told.retry_after = 0;
   }
   report.status = told.status;
   co_await answer.error(told);
@@ -206,7 +212,9 @@ asio::awaitable<void> Proxy::Flow::run() {
     co_return;
   }
   co_await proxy.monitor_.tried(kTrialPatience);
-  Query query = query_for(wanted, proxy.monitor_.identity());
+  Query query = query_for(wanted, proxy.monitor_.identity(), request.tenant);
+  alone = query.alone = proxy.engine_.isolated() && query.unnamed;
+  query.unnamed = query.unnamed && !alone;
   auto tokens = co_await render();
   if (tokens) {
     rendered = std::move(*tokens);
@@ -236,12 +244,13 @@ asio::awaitable<void> Proxy::Flow::run() {
 
 asio::awaitable<std::vector<std::uint64_t>> Proxy::Flow::boundaries(TokenSpan prompt) {
   if (wanted.endpoint != Endpoint::messages) {
-    co_return co_await prompt_boundaries(proxy.backend_, *body, prompt, authorization_of(request));
+    co_return co_await prompt_boundaries(proxy.backend_, *body, prompt, authorization_of(request),
+                                         request.tenant);
   }
   const std::string text = proxy.backend_.chat_of_messages(*body).value_or("{}");
   const auto chat = Body::parse(text);
   co_return co_await prompt_boundaries(proxy.backend_, std::get<Body>(chat), prompt,
-                                       authorization_of(request));
+                                       authorization_of(request), request.tenant);
 }
 
 // With a ticket. When the backend was started again before the request was sent, that means nothing
@@ -276,6 +285,16 @@ asio::awaitable<void> Proxy::Flow::deliver(const Query& query) {
     }
     std::move(*ticket).dismiss({}, SlotContent::unknown);
     ticket.reset();
+    if (unsafe) {
+      ++proxy.refused_;
+      answer.headers.clear();
+      const Error why{Errc::unsupported,
+                      "what the backend holds of others cannot be kept away from this call: it "
+                      "needs a backend without a prompt cache of its own and with --slot-save-path "
+                      "(let tokid start it)"};
+      co_await refuse(why);
+      co_return;
+    }
   }
 }
 
@@ -317,20 +336,27 @@ asio::awaitable<void> Proxy::Flow::send_at(Departure& departure) {
 
 asio::awaitable<void> Proxy::Flow::send() {
   const auto slot = ticket->slot();
+  const bool reuse = ticket->may_reuse();
+  unsafe = alone && !reuse;
+  if (unsafe) {
+    co_return;
+  }
   report.slot = slot ? std::optional(slot->index) : std::nullopt;
   report.predicted = ticket->predicted();
   report.available = ticket->available();
+  const bool apart = !request.tenant.empty();  // it is told nothing that others' work decides
   report.reason = to_string(ticket->reason());
   report.source = to_string(ticket->source());
   answer.headers = fmt::format(
       "x-toki-cache: {}\r\nx-toki-reused: {}\r\nx-toki-known: {}\r\nx-toki-source: {}\r\n"
       "x-toki-slot: {}\r\nx-toki-reason: {}\r\n",
       to_string(ticket->predicted_class()), ticket->predicted(), ticket->available(), report.source,
-      slot ? std::to_string(slot->index) : "any", report.reason);
+      slot && !apart ? std::to_string(slot->index) : "any",
+      to_string(apart_reason(ticket->reason(), apart)));
   std::vector<std::string> storage;
   std::vector<std::string_view> pieces{request.body};
   if (body != nullptr) {
-    const auto edits = slot_edits(wanted, *body, report.slot, ticket->may_reuse());
+    const auto edits = slot_edits(wanted, *body, report.slot, reuse);
     pieces = splice(*body, edits, storage);
   }
   RelayRequest relayed{.method = request.method,
@@ -339,7 +365,8 @@ asio::awaitable<void> Proxy::Flow::send() {
                        .body = pieces,
                        .has_body = true,
                        .identity = true,
-                       .progress_limit = proxy.options_.progress_limit};
+                       .progress_limit = proxy.options_.progress_limit,
+                       .id = request.id};
   Audit* const audit = proxy.options_.audit;
   if (audit != nullptr && body != nullptr && audit->may_repeat(wanted, *body)) {
     audited.emplace(wanted.stream ? AnswerKind::sse : AnswerKind::json);
@@ -471,8 +498,14 @@ asio::awaitable<void> Proxy::pass(const ClientRequest& request, AnswerWriter& an
                              .body = body,
                              .has_body = request.has_body,
                              .identity = false,
-                             .progress_limit = options_.progress_limit};
+                             .progress_limit = options_.progress_limit,
+                             .id = request.id};
   RelayResult result;
+  const std::string path = decoded_path(request.target);
+  std::optional<Engine::Distrust> unseen;  // it works in a slot of which we know nothing
+  if (request.method == "POST" && takes_slot(path)) {
+    unseen.emplace(engine_);
+  }
   auto work = relay(upstream_, relayed, answer, result);
   const bool ended = co_await to_its_end(std::move(work), answer, client);
   report.status = result.status;
@@ -482,7 +515,6 @@ asio::awaitable<void> Proxy::pass(const ClientRequest& request, AnswerWriter& an
   if (request.method != "POST" || result.status != 200) {
     co_return;
   }
-  const std::string path = decoded_path(request.target);
   if (path == "/lora-adapters") {
     monitor_.adapters_changed();  // what slots and store hold was made with others
   } else if (path.starts_with("/slots/")) {
@@ -494,8 +526,10 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
                                    ClientWatch& client) {
   const Time started = std::chrono::steady_clock::now();
   const bool plain = request.target.starts_with('/');  // an absolute form may hold a password
-  RequestReport report{.method = request.method,
+  RequestReport report{.id = request.id,
+                       .method = request.method,
                        .path = plain ? request.target.substr(0, request.target.find('?')) : "-",
+                       .client = request.client,
                        .ending = "cancelled"};
   struct Teller {
     const Proxy& proxy;
@@ -554,6 +588,9 @@ asio::awaitable<void> Proxy::generate(const ClientRequest& request, AnswerWriter
   }
   if (monitor_.several_models()) {
     leave_to_backend(std::get<GenerationRequest>(read), Reason::several_models);
+  } else if (engine_.isolated() && endpoint == Endpoint::messages) {
+    // The slot that shares most of it may be another tenant's, and nothing can be said against that.
+    leave_to_backend(std::get<GenerationRequest>(read), Reason::not_cacheable);
   }
   if (options_.record) {
     options_.record(endpoint, request.body);
@@ -578,7 +615,8 @@ asio::awaitable<void> Proxy::generate(const ClientRequest& request, AnswerWriter
 asio::awaitable<void> Proxy::look_up(const ClientRequest& request, AnswerWriter& answer) {
   PromptSource source{.path = query_value(request.target, "path"),
                       .body = request.body,
-                      .authorization = authorization_of(request)};
+                      .authorization = authorization_of(request),
+                      .tenant = request.tenant};
   const ExplainLimits limits{.volatile_lines = options_.volatile_lines,
                              .max_rendered_bytes = options_.max_rendered_bytes};
   const auto explained = co_await explain(backend_, monitor_, engine_, source, limits);
@@ -600,8 +638,8 @@ asio::awaitable<void> Proxy::change_pins(const ClientRequest& request, AnswerWri
   if (request.method == "POST") {
     const PinLimits limits{.volatile_lines = options_.volatile_lines,
                            .max_rendered_bytes = options_.max_rendered_bytes};
-    done = co_await add_pin(backend_, monitor_, engine_, request.body, authorization_of(request),
-                            limits);
+    const PinAsker asker{.authorization = authorization_of(request), .tenant = request.tenant};
+    done = co_await add_pin(backend_, monitor_, engine_, request.body, asker, limits);
   } else if (request.method == "DELETE") {
     // Without a parameter all go: so one that is no id must not be taken for none.
     const auto query = request.target.find('?');
@@ -609,13 +647,13 @@ asio::awaitable<void> Proxy::change_pins(const ClientRequest& request, AnswerWri
     const std::string_view id = query_value(request.target, "id");
     const bool clear = whole || (!id.empty() && request.target.substr(query + 1).size() ==
                                                     std::string_view("id=").size() + id.size());
-    done = clear ? remove_pins(engine_, id)
+    done = clear ? remove_pins(engine_, id, request.tenant)
                  : std::variant<std::string, HttpError>(
                        HttpError{.status = 400,
                                  .type = "invalid_request_error",
                                  .message = "the only parameter is id, the number of a pin"});
   } else {
-    done = list_pins(engine_);
+    done = list_pins(engine_, request.tenant);
   }
   if (const auto* refused = std::get_if<HttpError>(&done)) {
     co_await answer.error(*refused);

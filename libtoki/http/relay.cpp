@@ -37,6 +37,10 @@ bool same(std::string_view a, std::string_view b) {
   return beast::iequals({a.data(), a.size()}, {b.data(), b.size()});
 }
 
+bool begins(std::string_view name, std::string_view prefix) {
+  return name.size() > prefix.size() && same(name.substr(0, prefix.size()), prefix);
+}
+
 std::string lower(std::string_view text) {
   std::string result(text);
   std::transform(result.begin(), result.end(), result.begin(),
@@ -184,7 +188,7 @@ asio::awaitable<void> Exchange::pass_head() {
   }
   std::string lines;
   append_end_to_end(lines, head, [](field, std::string_view name) {
-    return name.size() > 7 && same(name.substr(0, 7), "x-toki-");
+    return begins(name, "x-toki-") || begins(name, "access-control-") || same(name, "x-request-id");
   });
   const bool no_body = result.status == 204 || result.status == 304;
   std::optional<std::uint64_t> length;
@@ -280,11 +284,15 @@ std::string request_head(const RelayRequest& request, const Upstream& upstream) 
   std::string head = fmt::format(FMT_COMPILE("{} {} HTTP/1.1\r\nHost: {}\r\n"), request.method,
                                  request.target, upstream.address().authority());
   const bool own_key = !upstream.authorization().empty();
-  append_end_to_end(head, *request.fields, [&](field name, std::string_view) {
+  append_end_to_end(head, *request.fields, [&](field name, std::string_view text) {
     return name == field::host || name == field::expect ||
            (name == field::authorization && own_key) ||
-           (name == field::accept_encoding && request.identity);
+           (name == field::accept_encoding && request.identity) ||
+           (!request.id.empty() && same(text, "x-request-id"));
   });
+  if (!request.id.empty()) {
+    head.append("X-Request-Id: ").append(request.id).append("\r\n");
+  }
   if (own_key) {
     head.append("Authorization: ").append(upstream.authorization()).append("\r\n");
   }

@@ -60,7 +60,7 @@ std::optional<std::string> LlamaServerBackend::chat_of_messages(const Body& body
 }
 
 asio::awaitable<Result<Rendered>> LlamaServerBackend::render_messages(
-    const Body& body, std::string_view authorization) {
+    const Body& body, std::string_view authorization, std::string_view tenant) {
   const std::uint64_t epoch = tokenizer_epoch_;
   if (!evens_billing_ && has_billing_line(body)) {
     const auto evens = co_await evens_billing(authorization);
@@ -81,7 +81,7 @@ asio::awaitable<Result<Rendered>> LlamaServerBackend::render_messages(
   }
   const bool counted = known != messages_shapes_.end();
   const std::array<std::string_view, 1> whole{chat->body};
-  auto rendered = co_await render_chat(whole, authorization);
+  auto rendered = co_await render_chat(whole, authorization, tenant);
   if (!rendered || counted) {
     if (rendered) {
       rendered->messages_shape = chat->shape;

@@ -2,6 +2,7 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/connect.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
@@ -9,7 +10,13 @@
 #include <boost/beast/http/error.hpp>
 
 #include <algorithm>
+#include <cerrno>
+#include <poll.h>
+#include <sys/socket.h>
+#include <tuple>
 #include <utility>
+
+#include "http/tls_layer.hpp"
 
 namespace toki::http {
 
@@ -23,14 +30,16 @@ namespace {
 
 constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kLeastRead = std::size_t{8} * 1024;
+constexpr std::size_t kMostChunkLine = std::size_t{4} * 1024;
 constexpr std::size_t kMostRead = std::size_t{64} * 1024;
 
 }  // namespace
 
 struct Stream::State {
-  explicit State(tcp::socket s) : socket(std::move(s)), timer(socket.get_executor()) {}
+  explicit State(Socket s) : socket(std::move(s)), timer(socket.get_executor()) {}
 
-  tcp::socket socket;
+  Socket socket;
+  std::unique_ptr<TlsLayer> tls;
   asio::steady_timer timer;
   Time deadline = Time::max();
   Time rings = Time::max();  // when the timer does
@@ -67,18 +76,29 @@ void Stream::State::ring(const std::shared_ptr<State>& self) {
   socket.cancel(ignored);
 }
 
-Stream::Stream(const asio::any_io_executor& executor) : Stream(tcp::socket(executor)) {}
+namespace {
 
-Stream::Stream(tcp::socket socket) : state_(std::make_shared<State>(std::move(socket))) {
-  error_code ignored;
+// Unix sockets know no delay, which is no fault.
+error_code prepare(Stream::Socket& socket) {
+  error_code ec;
+  socket.set_option(tcp::no_delay(true), ec);
+  socket.non_blocking(true, ec);
+  return ec;
+}
+
+}  // namespace
+
+Stream::Stream(const asio::any_io_executor& executor) : Stream(Socket(executor)) {}
+
+Stream::Stream(Socket socket) : state_(std::make_shared<State>(std::move(socket))) {
   if (state_->socket.is_open()) {
-    state_->socket.non_blocking(true, ignored);
+    (void)prepare(state_->socket);
   }
 }
 
 Stream::~Stream() = default;
 
-tcp::socket& Stream::socket() noexcept {
+Stream::Socket& Stream::socket() noexcept {
   return state_->socket;
 }
 
@@ -112,18 +132,81 @@ error_code Stream::reason(error_code ec) const {
                                                                  : ec;
 }
 
-asio::awaitable<error_code> Stream::connect(const std::vector<tcp::endpoint>& endpoints) {
+asio::awaitable<error_code> Stream::connect(const std::vector<Endpoint>& endpoints) {
   auto [ec, endpoint] = co_await asio::async_connect(state_->socket, endpoints, kAsTuple);
   if (!ec) {
-    state_->socket.non_blocking(true, ec);
+    ec = prepare(state_->socket);
   }
   co_return reason(ec);
+}
+
+asio::awaitable<Status> Stream::accept_tls(const TlsContext& context) {
+  state_->tls = std::make_unique<TlsLayer>(context, state_->socket.native_handle());
+  return handshake();
+}
+
+asio::awaitable<Status> Stream::begin_tls(const TlsContext& context, const std::string& host) {
+  state_->tls = std::make_unique<TlsLayer>(context, state_->socket.native_handle(), host);
+  return handshake();
+}
+
+bool Stream::encrypted() const noexcept {
+  return state_->tls != nullptr;
+}
+
+asio::awaitable<Status> Stream::handshake() {
+  for (;;) {
+    const TlsLayer::Step step = state_->tls->handshake();
+    if (step.ec) {
+      const bool plain = state_->tls->plain_http();
+      Error error{plain ? Errc::invalid_argument : Errc::unavailable, state_->tls->failure()};
+      if (plain) {
+        state_->tls = nullptr;
+      }
+      co_return error;
+    }
+    if (step.wants == TlsLayer::Wants::nothing) {
+      co_return Done{};
+    }
+    const error_code ec = co_await ready(step.wants == TlsLayer::Wants::read);
+    if (ec) {
+      Error error{ec == beast::error::timeout ? Errc::timed_out : Errc::unavailable, ec.message()};
+      co_return error;
+    }
+  }
+}
+
+// Until the socket can be read from or written to.
+asio::awaitable<error_code> Stream::ready(bool to_read) {
+  if (expired()) {
+    error_code late = beast::error::timeout;
+    co_return late;
+  }
+  auto [ec] = co_await state_->socket.async_wait(to_read ? Socket::wait_read : Socket::wait_write,
+                                                 kAsTuple);
+  co_return reason(ec);
+}
+
+asio::awaitable<Moved> Stream::read_decrypted(asio::mutable_buffer into) {
+  for (;;) {
+    const TlsLayer::Step step = state_->tls->read(into);
+    Moved moved{.ec = step.ec, .bytes = step.bytes};
+    if (step.wants != TlsLayer::Wants::nothing) {
+      moved.ec = co_await ready(step.wants == TlsLayer::Wants::read);
+    }
+    if (moved.ec || step.wants == TlsLayer::Wants::nothing) {
+      co_return moved;
+    }
+  }
 }
 
 asio::awaitable<Moved> Stream::read_some(asio::mutable_buffer into) {
   if (expired()) {
     Moved late{.ec = beast::error::timeout};
     co_return late;
+  }
+  if (encrypted()) {
+    co_return co_await read_decrypted(into);
   }
   auto [ec, got] = co_await state_->socket.async_read_some(into, kAsTuple);
   Moved moved{.ec = reason(ec), .bytes = got};
@@ -134,6 +217,11 @@ Moved Stream::try_write(std::span<const asio::const_buffer> pieces) {
   beast::buffers_suffix<std::span<const asio::const_buffer>> left(pieces);
   const std::size_t all = asio::buffer_size(pieces);
   Moved moved;
+  while (encrypted() && moved.bytes < all && !moved.ec) {
+    const TlsLayer::Step step = state_->tls->write(pieces, moved.bytes);
+    moved.bytes += step.bytes;
+    moved.ec = step.wants == TlsLayer::Wants::nothing ? step.ec : asio::error::would_block;
+  }
   while (moved.bytes < all && !moved.ec) {
     const std::size_t sent = state_->socket.write_some(left, moved.ec);
     left.consume(sent);
@@ -142,8 +230,28 @@ Moved Stream::try_write(std::span<const asio::const_buffer> pieces) {
   return moved;
 }
 
+asio::awaitable<Moved> Stream::encrypt_rest(std::span<const asio::const_buffer> pieces,
+                                            std::size_t sent) {
+  const std::size_t all = asio::buffer_size(pieces);
+  Moved moved{.ec = {}, .bytes = sent};
+  while (moved.bytes < all && !moved.ec) {
+    const TlsLayer::Step step = state_->tls->write(pieces, moved.bytes);
+    moved.bytes += step.bytes;
+    moved.ec = step.ec;
+    if (step.wants != TlsLayer::Wants::nothing) {
+      moved.ec = co_await ready(step.wants == TlsLayer::Wants::read);
+    } else if (expired()) {
+      moved.ec = beast::error::timeout;
+    }
+  }
+  co_return moved;
+}
+
 asio::awaitable<Moved> Stream::write_rest(std::span<const asio::const_buffer> pieces,
                                           std::size_t sent) {
+  if (encrypted()) {
+    co_return co_await encrypt_rest(pieces, sent);
+  }
   beast::buffers_suffix<std::span<const asio::const_buffer>> left(pieces);
   left.consume(sent);
   const std::size_t all = asio::buffer_size(pieces);
@@ -159,6 +267,31 @@ asio::awaitable<Moved> Stream::write_rest(std::span<const asio::const_buffer> pi
     moved.ec = reason(ec);
   }
   co_return moved;
+}
+
+bool Stream::quiet() {
+  if (encrypted()) {
+    return state_->tls->quiet();
+  }
+  char byte = 0;
+  const auto got = ::recv(state_->socket.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got < 0 && errno == EAGAIN;
+}
+
+// A TLS client may say that it has ended and keep its socket open.
+bool Stream::hung_up() {
+  pollfd entry{.fd = state_->socket.native_handle(), .events = POLLRDHUP, .revents = 0};
+  const bool gone =
+      ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  return gone || (encrypted() && state_->tls->ended());
+}
+
+void Stream::end_sending() {
+  if (encrypted()) {
+    state_->tls->shutdown();
+  }
+  error_code ignored;
+  state_->socket.shutdown(Socket::shutdown_send, ignored);
 }
 
 void Stream::cancel() {
@@ -187,17 +320,64 @@ bool reached(Goal goal, const beast::http::basic_parser<kRequest>& parser) {
   return goal == Goal::header ? parser.is_header_done() : parser.is_done();
 }
 
+// A header line that is folded over two, which other readers take for two. `seen`: so many bytes were
+// looked at before.
+bool folded(std::string_view head, std::size_t seen) {
+  if (head.empty()) {
+    return false;
+  }
+  for (std::size_t line = head.find('\n', seen); line < head.size() - 1;
+       line = head.find('\n', line + 1)) {
+    const char next = head[line + 1];
+    if (next == '\r' || next == ' ' || next == '\t') {
+      return next != '\r';  // else the header ends here
+    }
+  }
+  return false;
+}
+
+// A chunk's first line that cannot become whole (a bare line feed, a line end within quotes: Beast
+// would wait for more), or is longer than anybody needs.
+bool broken_chunk_line(std::string_view line) {
+  bool quoted = false;
+  for (std::size_t i = line.starts_with("\r\n") ? 2 : 0; i < line.size(); ++i) {
+    if (line[i] == '\n') {
+      return quoted || line[i - std::min<std::size_t>(i, 1)] != '\r';
+    }
+    if (quoted && line[i] == '\\') {
+      ++i;  // what is escaped ends no quote
+      continue;
+    }
+    quoted = quoted != (line[i] == '"');
+  }
+  return line.size() > kMostChunkLine;
+}
+
+std::string_view view(const beast::flat_buffer& buffer) {
+  return {static_cast<const char*>(buffer.data().data()), buffer.size()};
+}
+
 template <bool kRequest>
 asio::awaitable<Moved> read_on(Stream& stream, beast::flat_buffer& buffer,
                                beast::http::basic_parser<kRequest>& parser, Goal goal) {
   Moved moved;
+  std::size_t seen = 0;
   while (!reached(goal, parser)) {
+    if (kRequest && !parser.is_header_done() && folded(view(buffer), seen)) {
+      moved.ec = beast::http::error::bad_obs_fold;
+      break;
+    }
     const std::size_t used =
         buffer.size() > 0 ? parser.put(buffer.data(), moved.ec) : std::size_t{0};
     buffer.consume(used);
     moved.bytes += used;
+    seen = buffer.size() - std::min<std::size_t>(buffer.size(), 1);
     if (moved.ec == beast::http::error::need_more) {
       moved.ec = {};
+      if (kRequest && parser.is_header_done() && parser.chunked() && used == 0 &&
+          broken_chunk_line(view(buffer))) {
+        moved.ec = beast::http::error::bad_chunk_extension;
+      }
     }
     if (moved.ec || (goal == Goal::progress && used > 0)) {
       break;
@@ -214,7 +394,15 @@ asio::awaitable<Moved> read_on(Stream& stream, beast::flat_buffer& buffer,
       moved.ec = beast::error::timeout;
       break;
     }
-    auto [ec, got] = co_await stream.socket().async_read_some(buffer.prepare(room), kAsTuple);
+    error_code ec;
+    std::size_t got = 0;
+    if (stream.encrypted()) {
+      const Moved read = co_await stream.read_some(buffer.prepare(room));
+      ec = read.ec;
+      got = read.bytes;
+    } else {
+      std::tie(ec, got) = co_await stream.socket().async_read_some(buffer.prepare(room), kAsTuple);
+    }
     buffer.commit(got);
     if (ec == asio::error::eof && parser.got_some()) {
       parser.put_eof(moved.ec);

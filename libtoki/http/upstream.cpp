@@ -3,6 +3,8 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/address.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
@@ -11,7 +13,7 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
-#include <sys/socket.h>
+#include <sys/un.h>
 
 namespace toki::http {
 
@@ -26,10 +28,7 @@ constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 
 // Open, and with nothing to read: neither closed by the server nor holding bytes of an old answer.
 bool clean(Connection& connection) {
-  char byte = 0;
-  const auto got =
-      ::recv(connection.stream.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return got < 0 && errno == EAGAIN && connection.buffer.size() == 0;
+  return connection.buffer.size() == 0 && connection.stream.quiet();
 }
 
 std::vector<asio::const_buffer> buffers(std::string_view head,
@@ -49,27 +48,50 @@ Error cancelled() {
 }  // namespace
 
 std::string Address::authority() const {
+  if (!path.empty()) {
+    return "localhost";
+  }
   const bool v6 = host.find(':') != std::string::npos;
   return v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
 }
 
+std::string Address::name() const {
+  return path.empty() ? authority() : "unix:" + path;
+}
+
+namespace {
+
+constexpr std::string_view kHttp = "http://";
+constexpr std::string_view kHttps = "https://";
+constexpr std::string_view kUnix = "unix:";
+
+}  // namespace
+
 Result<Address> parse_url(std::string_view url) {
   const auto bad = [&](std::string_view why) {
     return Error{Errc::invalid_argument,
-                 fmt::format("'{}' is no http://HOST[:PORT]: {}", url, why)};
+                 fmt::format("'{}' is no http://HOST[:PORT], https://HOST[:PORT] or unix:/PATH: {}",
+                             url, why)};
   };
-  constexpr std::string_view scheme = "http://";
-  if (!url.starts_with(scheme)) {
-    return bad("it must start with http://");
+  if (url.starts_with(kUnix)) {
+    const std::string_view path = url.substr(kUnix.size());
+    return !path.starts_with('/') ? Result<Address>(bad("the path must be absolute"))
+           : path.size() >= sizeof(sockaddr_un::sun_path)
+               ? bad("the path is too long")
+               : Result(Address{.path = std::string(path)});
   }
-  std::string_view rest = url.substr(scheme.size());
+  const bool tls = url.starts_with(kHttps);
+  if (!tls && !url.starts_with(kHttp)) {
+    return bad("it must start with http://, https:// or unix:/");
+  }
+  std::string_view rest = url.substr(tls ? kHttps.size() : kHttp.size());
   if (rest.ends_with('/')) {
     rest.remove_suffix(1);
   }
   if (rest.find_first_of("/?#@ ") != std::string_view::npos) {
     return bad("a path, query or user is not supported");
   }
-  Address address{.host = {}, .port = "80"};
+  Address address{.host = {}, .port = tls ? "443" : "80", .path = {}, .tls = tls};
   std::string_view port;
   if (rest.starts_with('[')) {
     const auto close = rest.find(']');
@@ -103,8 +125,8 @@ Result<Address> parse_url(std::string_view url) {
   return address;
 }
 
-Upstream::Upstream(asio::any_io_executor executor, Address address, std::string key)
-    : executor_(std::move(executor)), address_(std::move(address)) {
+Upstream::Upstream(asio::any_io_executor executor, Address address, std::string key, TlsContext tls)
+    : executor_(std::move(executor)), address_(std::move(address)), tls_(std::move(tls)) {
   if (!key.empty()) {
     authorization_ = "Bearer " + key;
   }
@@ -129,31 +151,68 @@ std::unique_ptr<Connection> Upstream::take_idle() {
   return nullptr;
 }
 
+asio::awaitable<Result<std::vector<Stream::Endpoint>>> Upstream::endpoints() {
+  std::vector<Stream::Endpoint> all;
+  error_code failure;
+  if (!address_.path.empty()) {
+    all.emplace_back(asio::local::stream_protocol::endpoint(address_.path));
+    co_return all;
+  }
+  const auto literal = asio::ip::make_address(address_.host, failure);
+  if (!failure) {
+    const auto port = static_cast<unsigned short>(std::stoi(address_.port));
+    all.emplace_back(tcp::endpoint(literal, port));
+    co_return all;
+  }
+  tcp::resolver resolver(executor_);
+  auto [ec, found] = co_await resolver.async_resolve(address_.host, address_.port, kAsTuple);
+  if (ec) {
+    co_return Error{Errc::unavailable,
+                    fmt::format("cannot resolve {}: {}", address_.host, ec.message())};
+  }
+  for (const auto& entry : found) {
+    all.emplace_back(entry.endpoint());
+  }
+  co_return all;
+}
+
+asio::awaitable<Status> Upstream::encrypt(Stream& stream) {
+  if (!tls_) {
+    auto system = TlsContext::client({});
+    if (!system) {
+      co_return std::move(system).error();
+    }
+    tls_ = std::move(*system);
+  }
+  auto status = co_await stream.begin_tls(tls_, address_.host);
+  tls_failure_.clear();
+  if (!status) {
+    tls_failure_ =
+        fmt::format("cannot speak TLS with {}: {}", address_.name(), status.error().detail);
+    Error error{Errc::unavailable, tls_failure_};
+    co_return error;
+  }
+  co_return status;
+}
+
 asio::awaitable<Result<std::unique_ptr<Connection>>> Upstream::connect() {
   auto connection = std::make_unique<Connection>(executor_);
   connection->stream.expires_after(kConnectLimit);
-  error_code failure;
-  const auto literal = asio::ip::make_address(address_.host, failure);
-  std::vector<tcp::endpoint> endpoints;
-  if (!failure) {
-    endpoints.emplace_back(literal, static_cast<unsigned short>(std::stoi(address_.port)));
-  } else {
-    tcp::resolver resolver(executor_);
-    auto [ec, found] = co_await resolver.async_resolve(address_.host, address_.port, kAsTuple);
-    if (ec) {
-      co_return Error{Errc::unavailable,
-                      fmt::format("cannot resolve {}: {}", address_.host, ec.message())};
-    }
-    for (const auto& entry : found) {
-      endpoints.push_back(entry.endpoint());
-    }
+  auto found = co_await endpoints();
+  if (!found) {
+    co_return std::move(found).error();
   }
-  error_code ec = co_await connection->stream.connect(endpoints);
+  const error_code ec = co_await connection->stream.connect(*found);
   if (ec) {
     co_return Error{Errc::unavailable,
-                    fmt::format("cannot connect to {}: {}", address_.authority(), ec.message())};
+                    fmt::format("cannot connect to {}: {}", address_.name(), ec.message())};
   }
-  connection->stream.socket().set_option(tcp::no_delay(true), ec);
+  if (address_.tls) {
+    auto status = co_await encrypt(connection->stream);
+    if (!status) {
+      co_return std::move(status).error();
+    }
+  }
   co_return connection;
 }
 
@@ -237,7 +296,7 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> Upstream::send(
     }
     if (!(*connection)->reused) {
       co_return Error{Errc::unavailable,
-                      fmt::format("cannot send to {}: {}", address_.authority(), ec.message())};
+                      fmt::format("cannot send to {}: {}", address_.name(), ec.message())};
     }
     suspicion_ = true;
   }

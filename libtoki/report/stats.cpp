@@ -186,6 +186,12 @@ std::size_t stat_rows(const Stats& s, std::span<StatRow> rows) noexcept {
       {"recording", "1 while request bodies are recorded", false, n(s.recording)},
       {"kv_limit_bytes", "Most bytes that segments of KV cache may take on disk; 0: none are kept",
        false, n(s.kv_limit_bytes)},
+      {"unauthorized_total", "Requests turned away for want of a good key", true,
+       n(s.unauthorized_total)},
+      {"forbidden_total", "Requests turned away because the key is not for them, or for their Host",
+       true, n(s.forbidden_total)},
+      {"tenant_limited_total", "Requests above the limits of their tenant", true,
+       n(s.tenant_limited_total)},
   }};
   TOKI_CHECK(rows.size() >= kStatRows);
   std::copy(all.begin(), all.end(), rows.begin());

@@ -99,7 +99,7 @@ class WebSocket:
 
 class Browser:
     """One Chromium with one page. What the page does is kept: `errors` (exceptions, console errors,
-    violated policies) and `requests` (their addresses).
+    violated policies), `requests` (their addresses) and `methods` (theirs).
     """
 
     def __init__(self, folder):
@@ -126,7 +126,7 @@ class Browser:
         page = next(target for target in targets if target["type"] == "page")
         self.socket = WebSocket(page["webSocketDebuggerUrl"])
         self.last_id = 0
-        self.errors, self.requests = [], []
+        self.errors, self.requests, self.methods = [], [], []
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.command(f"{domain}.enable")
 
@@ -145,6 +145,7 @@ class Browser:
             self.errors.append(f"{more['entry']['text']} {more['entry'].get('url', '')}")
         elif method == "Network.requestWillBeSent":
             self.requests.append(more["request"]["url"])
+            self.methods.append(more["request"]["method"])
 
     def command(self, method, **more):
         self.last_id += 1
@@ -186,10 +187,12 @@ class Browser:
         self.command("Emulation.setEmulatedMedia", features=features)
 
     def open(self, url):
-        self.errors.clear()
-        self.requests.clear()
+        self.run("window.left = true")  # the page before it may have the same address
+        for kept in (self.errors, self.requests, self.methods):
+            kept.clear()
         self.command("Page.navigate", url=url)
-        self.wait(f"location.href === {json.dumps(url)} && document.readyState === 'complete'", url)
+        there = f"location.href === {json.dumps(url)} && document.readyState === 'complete'"
+        self.wait(f"window.left === undefined && {there}", url)
 
     def press(self, key, code=0):
         text = {"Enter": "\r", " ": " "}.get(key, "")

@@ -139,10 +139,13 @@ def post(url, body, **more):
 class Stream:
     """An SSE answer read as it comes. `events` yields the data of each event, comments left out."""
 
-    def __init__(self, url, body, limit_s=ANSWER_LIMIT_S):
+    def __init__(self, url, body, limit_s=ANSWER_LIMIT_S, headers=None):
         self.connection, path = _connect(url, limit_s)
         self.connection.request(
-            "POST", path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+            "POST",
+            path,
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json", **(headers or {})},
         )
         self.answer = self.connection.getresponse()
         self.status = self.answer.status
@@ -385,12 +388,13 @@ class Tokid:
         name="tokid",
         ready=True,
         data_dir=None,
+        listen="127.0.0.1:0",
     ):
         self.data_dir = data_dir or os.path.join(folder, f"{name}-data")
         arguments = [
             os.environ["TOKI_TOKID"],
             "--listen",
-            "127.0.0.1:0",
+            listen,
             "--data-dir",
             self.data_dir,
         ]

@@ -35,7 +35,7 @@ struct Twin {
   explicit Twin(unsigned seed) : random(seed) {
     engine.backend_changed(
         {.slots = kSlots, .slots_used = std::vector<bool>(kSlots, false), .own_cache = false});
-    engine.serve_pins(scope);
+    engine.serve_pins({scope});
   }
 
   Tokens some(std::size_t most) {
@@ -160,7 +160,7 @@ struct Twin {
       slot.clear();
     }
     engine.backend_restarted();
-    engine.serve_pins(scope);
+    engine.serve_pins({scope});
   }
 
   void check() {

@@ -11,6 +11,9 @@ namespace {
 using namespace toki::test;
 
 const std::vector<std::string> kCounters = {"requests_total",
+                                            "unauthorized_total",
+                                            "forbidden_total",
+                                            "tenant_limited_total",
                                             "requests_completed",
                                             "requests_failed",
                                             "requests_cancelled",

@@ -401,13 +401,18 @@ TEST_CASE("backend: media whose number is not that of the markers are not guesse
         1 + 1 + 3 + 16 + 2 + 2 + 1);
 }
 
-TEST_CASE("url: what is no http address is refused with the reason") {
+TEST_CASE("url: what is no address of a server is refused with the reason") {
+  CHECK(parse_url("https://example.org")->port == "443");
+  CHECK(parse_url("https://example.org")->tls);
+  CHECK(parse_url("unix:/run/llama.sock")->path == "/run/llama.sock");
+  CHECK(parse_url("unix:/run/llama.sock")->authority() == "localhost");
+  CHECK(parse_url("unix:/run/llama.sock")->name() == "unix:/run/llama.sock");
   CHECK(parse_url("http://127.0.0.1:8080")->authority() == "127.0.0.1:8080");
   CHECK(parse_url("http://localhost/")->port == "80");
   CHECK(parse_url("http://[::1]:9")->authority() == "[::1]:9");
-  for (const char* bad :
-       {"", "localhost:8080", "https://x", "http://", "http://x:0", "http://x:99999", "http://x:8a",
-        "http://x/path", "http://u@x", "http://[::1", "http://x:"}) {
+  for (const char* bad : {"", "localhost:8080", "ftp://x", "https://", "unix:", "unix:x.sock",
+                          "http://", "http://x:0", "http://x:99999", "http://x:8a", "http://x/path",
+                          "http://u@x", "http://[::1", "http://x:"}) {
     CAPTURE(bad);
     const auto result = parse_url(bad);
     REQUIRE_FALSE(result);

@@ -146,7 +146,7 @@ TEST_CASE("hop-by-hop headers are dropped in both directions, others pass") {
         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-End: kept\r\n"
         "Connection: keep-alive, X-Hop-Back\r\nX-Hop-Back: 1\r\nKeep-Alive: timeout=5\r\n"
         "Proxy-Authenticate: Basic\r\nTrailer: X-T\r\nUpgrade: h2c\r\nTE: trailers\r\n"
-        "Access-Control-Allow-Origin: *\r\nContent-Length: " +
+        "Content-Length: " +
         std::to_string(body.size()) + "\r\n\r\n" + body);
     return true;
   });
@@ -167,7 +167,6 @@ TEST_CASE("hop-by-hop headers are dropped in both directions, others pass") {
       cached ? post_json(rig.port(), path, cc({M("q")}), sent) : get(rig.port(), path, sent);
   CHECK(response.status == 200);
   CHECK(response.header("x-end") == "kept");
-  CHECK(response.headers.count("access-control-allow-origin") == 1);
   for (const char* name :
        {"x-hop-back", "keep-alive", "proxy-authenticate", "trailer", "upgrade", "te"}) {
     INFO(name);

@@ -1,6 +1,7 @@
 // A stand-in for the llama-server program: takes its options, behaves like it on the wire, and
 // writes how it was called to the file named by FAKE_LLAMA_LOG, one line a start: "PID ARG ARG
-// ...". FAKE_LLAMA_MODE: "old" has no --cache-ram in --help (and refuses it), "dies" ends at once.
+// ...". FAKE_LLAMA_MODE: "old" has no --cache-ram in --help (and refuses it), "dies" ends at once,
+// "dies when told" when there is a file FAKE_LLAMA_LOG.die.
 #include <cstdio>
 #include <cstdlib>
 #include <signal.h>
@@ -60,7 +61,8 @@ int main(int argc, char** argv) {
     std::fprintf(log, "%s\n", line.c_str());
     std::fclose(log);
   }
-  if (mode == "dies") return 1;
+  const std::string told = environment("FAKE_LLAMA_LOG") + ".die";
+  if (mode == "dies" || (mode == "dies when told" && ::access(told.c_str(), F_OK) == 0)) return 7;
   sigset_t stop;
   ::sigemptyset(&stop);
   ::sigaddset(&stop, SIGTERM);

@@ -83,7 +83,7 @@ TEST_CASE("bodies that cannot be pinned are refused, and so is the last free slo
   for (const char* body :
        {"{", R"({})", R"({"text":"a","tokens":[1]})", R"({"text":1})", R"({"messages":[]})",
         R"({"messages":"a"})", R"({"tokens":[]})", R"({"tokens":[-1]})", R"({"tokens":[1.5]})",
-        R"({"tokens":["a"]})", R"({"tokens":[99999999999]})",
+        R"({"tokens":["a"]})", R"({"tokens":[99999999999]})", R"({"tokens":[1,49152]})",
         R"({"text":"a b","lora":[{"id":0,"scale":1}]})"}) {
     INFO(body);
     check_error(post_json(rig.port(), "/toki/pins", body), 400, "invalid_request_error");

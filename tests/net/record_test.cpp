@@ -111,6 +111,19 @@ TEST_CASE("record: at its limit the file ends with a whole line") {
   CHECK(file.text().back() == '\n');
 }
 
+TEST_CASE("record: a file that others empty has room again") {
+  File file;
+  Rig rig({}, {"--record", file.path(), "--record-mib", "1"});
+  const std::string large = cc({M(std::string(600000, 'x'))});
+  CHECK(rig.chat(large).status == 200);
+  REQUIRE(rig.tokid.wait_stat("recorded_total", 1));
+  std::ofstream(file.path(), std::ios::trunc).close();
+  CHECK(rig.chat(large).status == 200);
+  CHECK(rig.tokid.wait_stat("recorded_total", 2));
+  CHECK(rig.tokid.stat("recording") == 1);
+  CHECK(file.lines().size() == 1);
+}
+
 TEST_CASE("record: a file that cannot be opened stops the start with one line") {
   Process tokid(tokid_path(), {"--listen", "127.0.0.1:0", "--data-dir", TemporaryDirectory().path(),
                                "--record", "/no/such/folder/file"});

@@ -13,7 +13,7 @@ set -eu
 
 wanted="build-essential cmake ninja-build ccache pkg-config git ca-certificates curl
   python3 python3-venv libboost1.81-dev libfmt-dev libsimdjson-dev libsqlitecpp-dev libsqlite3-dev
-  libspdlog-dev libcli11-dev libtomlplusplus-dev libxxhash-dev libhnswlib-dev catch2 libbenchmark-dev"
+  libspdlog-dev libcli11-dev libtomlplusplus-dev libssl-dev openssl libxxhash-dev libhnswlib-dev catch2 libbenchmark-dev"
 clients=
 browser=
 for option in "$@"; do

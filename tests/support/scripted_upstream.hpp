@@ -106,7 +106,7 @@ struct Behaviour {
 
   bool template_has_start = false;  ///< the template writes the start token, completions add none
   bool think_template = false;      ///< an assistant entry of the history gets two words in front
-  std::string messages_suffix;     ///< put behind the system text of /v1/messages, as no one expects
+  std::string messages_suffix;  ///< put behind the system text of /v1/messages, as no one expects
   bool generation_prompt = true;
   bool cuts_specials = false;      ///< `<|im_start|>user` is two tokens
   std::optional<int> embed_batch;  ///< makes embeddings of at most so many tokens; none: 501

@@ -39,10 +39,13 @@ std::vector<std::string> tokid_arguments(const std::string& backend_url,
     all.push_back(value);
   };
   unless_given("--listen", "127.0.0.1:0");
-  unless_given("--backend", backend_url);
+  if (!backend_url.empty()) {
+    unless_given("--backend", backend_url);
+  }
   unless_given("--data-dir", data_dir);
   unless_given("--probe-interval-ms", "100");
   unless_given("--remote-states", "0");
+  unless_given("--host-name", "x");  // that raw requests have
   all.insert(all.end(), options.begin(), options.end());
   if (!program.empty()) {
     all.emplace_back("--");
@@ -180,7 +183,7 @@ TokidProcess::TokidProcess(const std::string& backend_url, std::vector<std::stri
                            std::vector<std::string> program)
     : process_(tokid_path(),
                tokid_arguments(backend_url, data_dir_.path(), std::move(options), program)) {
-  const std::string start = "tokid listening on http://127.0.0.1:";
+  const std::string start = "://127.0.0.1:";  // http or https
   const bool said = wait_until(
       [&] {
         const std::string out = process_.out();

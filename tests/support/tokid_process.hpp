@@ -63,6 +63,8 @@ struct SlotView {
 
 class TokidProcess {
  public:
+  /// Without a `backend_url` the options say where the backend is.
+  ///
   /// Starts tokid with --listen on a free port, a temporary --data-dir, --probe-interval-ms 100,
   /// --remote-states 0 and `options` (which win over these), then `program` after `--`. Returns when it has said where it
   /// listens; throws when it did not.

@@ -30,7 +30,7 @@ struct Bench {
       : engine({.hot_pins = hot}, [this] { return now; }) {
     engine.on_pins_change([this](std::vector<PinRecord> pins) { kept = std::move(pins); });
     backend(slots, own_cache);
-    engine.serve_pins(kScope);
+    engine.serve_pins({kScope});
   }
   void backend(std::uint32_t slots, bool own_cache = false) {
     engine.backend_changed({.slots = slots,
@@ -283,7 +283,7 @@ TEST_CASE("pins: after a restart of the backend they are restored when they are 
   CHECK_FALSE(b.pinned_slot());
   CHECK(b.chore().empty());  // nothing is known of the backend yet
   b.with_store();
-  b.engine.serve_pins(kScope);
+  b.engine.serve_pins({kScope});
   CHECK(b.chore() == std::vector{Kind::restore});
   CHECK(b.pinned_slot());
   CHECK(b.engine.slot_table()[b.pinned_slot().value()].known_tokens == 400);
@@ -298,7 +298,7 @@ TEST_CASE("pins: a restore that fails is computed instead, and one that cannot b
   CHECK(b.pinned_slot());
   b.engine.backend_restarted();
   b.stored.clear();
-  b.engine.serve_pins(kScope);
+  b.engine.serve_pins({kScope});
   CHECK(b.chore(Kind::prefill) == std::vector{Kind::prefill});
   CHECK_FALSE(b.pinned_slot());
   CHECK(b.chore().empty());
@@ -457,14 +457,14 @@ TEST_CASE(
 TEST_CASE("pins: a hot pin makes way for one by hand") {
   Pins pins(1);
   std::vector<BlockTree::HotPrefix> hot{{kScope, range(1, 300), 9}, {kScope, range(5000, 300), 8}};
-  CHECK(pins.choose_hot(kScope, hot, 2, 3));
+  CHECK(pins.choose_hot(std::vector{kScope}, hot, 2, 3));
   CHECK(pins.size() == 2);
   CHECK(pins.add(kScope, range(9000, 10), 3));
   CHECK(pins.size() == 3);
   CHECK(pins.add(kScope, range(9500, 10), 3));
   CHECK(pins.size() == 3);
-  CHECK(pins.of(kScope).back()->tokens == range(1, 300));
-  CHECK_FALSE(pins.choose_hot(kScope, hot, 2, 3));
+  CHECK(pins.of(std::vector{kScope}).back()->tokens == range(1, 300));
+  CHECK_FALSE(pins.choose_hot(std::vector{kScope}, hot, 2, 3));
   CHECK(pins.add(kScope, range(1, 300), 3));  // the hot one is by hand from now on
   CHECK(pins.by_hand() == 3);
   CHECK(pins.add(kScope, range(9900, 10), 3).error().code == Errc::busy);
@@ -475,7 +475,7 @@ TEST_CASE("pins: prefixes that are no ids, belong to others or are used too seld
   const std::vector<BlockTree::HotPrefix> hot{{kScope, Tokens(300, -5), 9},
                                               {Scope({"other"}), range(1, 300), 9},
                                               {kScope, range(5000, 300), 3}};
-  CHECK_FALSE(pins.choose_hot(kScope, hot, 2, 3));
+  CHECK_FALSE(pins.choose_hot(std::vector{kScope}, hot, 2, 3));
 }
 
 TEST_CASE("pins: everything is forgotten, and a pin by hand is computed again") {
@@ -529,10 +529,10 @@ TEST_CASE("pins: hot pins go with the prompts that they are a part of") {
   Pins pins(1);
   REQUIRE(pins.add(kScope, by_hand, 3));
   const std::vector<BlockTree::HotPrefix> hottest{{kScope, hot, 9}, {kScope, other, 8}};
-  REQUIRE(pins.choose_hot(kScope, hottest, 2, 3));
+  REQUIRE(pins.choose_hot(std::vector{kScope}, hottest, 2, 3));
   CHECK_FALSE(pins.drop_hot(kScope, hot + kOther, 300));
   CHECK(pins.drop_hot(kScope, hot + kOther, 299));
-  CHECK(pins.of(kScope).size() == 2);
+  CHECK(pins.of(std::vector{kScope}).size() == 2);
   CHECK(pins.drop_hot());
   REQUIRE(pins.size() == 1);
   CHECK(pins.records()[0].tokens == by_hand);
@@ -578,19 +578,65 @@ TEST_CASE("pins: no prompt of another scope, with media, too short or unknown is
   CHECK(b.engine.pin_prompt(with_media, 51).error().code == Errc::invalid_argument);
   CHECK(b.engine.pin_prompt(with_media, 103).error().code == Errc::invalid_argument);
   CHECK(b.engine.pins().empty());
-  b.engine.serve_pins(Scope({"another model", "", ""}));
+  b.engine.serve_pins({Scope({"another model", "", ""})});
   CHECK(b.engine.pin_prompt(with_media, 50).error().code == Errc::invalid_argument);
   b.engine.serve_pins({});
   CHECK(b.engine.pin_prompt(with_media, 50).error().code == Errc::invalid_argument);
-  b.engine.serve_pins(kScope);
+  b.engine.serve_pins({kScope});
   CHECK(b.engine.pin_prompt(with_media, 50));  // before the first medium
 }
 
 TEST_CASE("pins: none in exact mode") {
   Engine engine({.exact_batch = 64}, [] { return std::chrono::steady_clock::time_point(); });
   engine.backend_changed({.slots = 2, .slots_used = {false, false}, .own_cache = false});
-  engine.serve_pins(kScope);
+  engine.serve_pins({kScope});
   CHECK(engine.pin(kScope, kPin).error().code == Errc::unsupported);
   engine.adopt_pins({{.id = 1, .scope = kScope, .tokens = kPin, .by_hand = true}});
   CHECK(engine.begin_chore().error().code == Errc::not_found);
+}
+
+TEST_CASE("pins: those of several scopes share the slots, and each serves its own scope alone") {
+  const Scope alice({"model", "", "", "alice"});
+  const Scope bob({"model", "", "", "bob"});
+  EngineOptions options;
+  options.isolated = true;
+  Engine engine(options, [] { return std::chrono::steady_clock::time_point{}; });
+  engine.backend_changed(
+      {.slots = 3, .slots_used = std::vector<bool>(3, true), .context = 8192, .own_cache = false});
+  engine.serve_pins({alice, bob});
+  REQUIRE(engine.pin(alice, kPin));
+  REQUIRE(engine.pin(bob, kPin));
+  CHECK(engine.pin(alice, kOther).error().code == Errc::busy);  // one slot stays free
+  // Nobody knows what the slots hold, so they are erased before a pin is computed.
+  for (int i = 0; i < 2; ++i) {
+    auto chore = engine.begin_chore();
+    REQUIRE(chore);
+    std::vector<Kind> kinds;
+    while (const Step* step = chore->next_step()) {
+      kinds.push_back(step->kind);
+      StepReport report{.ms = 1};
+      report.computed = step->kind == Kind::prefill ? step->tokens.size() : 0;
+      chore->step_done(std::move(report));
+    }
+    CHECK(kinds == std::vector{Kind::erase, Kind::prefill});
+    std::move(*chore).dismiss({}, SlotContent::unknown);
+  }
+  const auto pins = engine.pins();
+  REQUIRE(pins.size() == 2);
+  CHECK(pins[0].state == PinState::held);
+  CHECK(pins[1].state == PinState::held);
+  CHECK(pins[0].slot != pins[1].slot);
+  const Tokens tokens = kPin + range(9000, 5);
+  for (const PinInfo& pin : pins) {
+    auto ticket = engine.begin({.scope = pin.scope, .tokens = tokens});
+    REQUIRE(ticket);
+    CHECK(ticket->slot()->index == *pin.slot);
+    CHECK(ticket->predicted() == 400);
+    CHECK(ticket->may_reuse());
+    std::move(*ticket).dismiss({}, SlotContent::unknown);
+  }
+  auto stranger = engine.begin({.scope = Scope({"model", "", "", "carol"}), .tokens = tokens});
+  REQUIRE(stranger);
+  CHECK(stranger->predicted() == 0);
+  CHECK_FALSE(stranger->may_reuse());
 }

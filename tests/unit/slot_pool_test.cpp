@@ -74,3 +74,24 @@ TEST_CASE(
   CHECK_FALSE(pool.superseded_by(0, kScope, prompt(1, 5000)));
   CHECK_FALSE(pool.superseded_by(0, kOther, prompt(2, 1000)));
 }
+
+TEST_CASE("pool: whether all in a slot is of one scope") {
+  SlotPool pool(1);
+  const Scope a({"m", "a"});
+  const Scope b({"m", "b"});
+  CHECK_FALSE(pool.only_of(0, a));  // unknown
+  pool.set_empty(0);
+  CHECK(pool.only_of(0, a));
+  pool.hold(0, a, {1, 2, 3}, 2, 0);
+  CHECK(pool.only_of(0, a));
+  CHECK_FALSE(pool.only_of(0, b));
+  pool.set_unknown(0);
+  CHECK_FALSE(pool.only_of(0, a));
+  pool.set_owned(0, b);
+  CHECK(pool.only_of(0, b));
+  CHECK_FALSE(pool.only_of(0, a));
+  pool.erase_before_use(0);
+  CHECK_FALSE(pool.only_of(0, b));
+  pool.set_empty(0);
+  CHECK(pool.only_of(0, a));
+}

@@ -15,7 +15,7 @@ TEST_CASE("stats: every row has a name, a help text and its own value") {
   stats.pins_held = 1;
   stats.named_dropped_total = 1;
   stats.kv_sharing_ratio = 1;
-  stats.kv_limit_bytes = 1;
+  stats.tenant_limited_total = 1;
   std::array<StatRow, kStatRows> rows{};
   REQUIRE(stat_rows(stats, rows) == kStatRows);
   std::set<std::string> names;
@@ -25,9 +25,9 @@ TEST_CASE("stats: every row has a name, a help text and its own value") {
   }
   CHECK(rows.front().name == "requests_total");
   CHECK(rows.front().value == 3);
-  CHECK(rows.back().name == "kv_limit_bytes");
+  CHECK(rows.back().name == "tenant_limited_total");
   CHECK(rows.back().value == 1);
-  CHECK_FALSE(rows.back().counter);
+  CHECK(rows.back().counter);
 }
 
 TEST_CASE("stats: every class has a name") {

@@ -183,3 +183,17 @@ TEST_CASE("token cache: a reset forgets everything") {
   CHECK(cache.bytes() == 0);
   CHECK(cache.known("a<u>b") == 0);
 }
+
+TEST_CASE("token cache: what one tenant's text was made of is not known to another") {
+  Cache cache;
+  cache.put("<u>one<a>two", true, Tokens{1, 10, 2, 11}, "alice");
+  CHECK(cache.find("<u>one<a>two", true, "alice").bytes == 12);
+  CHECK(cache.find("<u>one<a>other", true, "alice").bytes == 6);
+  CHECK(cache.find("<u>one<a>two", true, "bob").bytes == 0);
+  CHECK(cache.find("<u>one<a>other", true, "bob").bytes == 0);
+  CHECK(cache.known("<u>one<a>two") == 0);
+  cache.put("<u>one<a>two", true, Tokens{1, 10, 2, 12}, "bob");
+  CHECK(cache.find("<u>one<a>two", true, "alice").tokens.back() == 11);
+  CHECK(cache.find("<u>one<a>two", true, "bob").tokens.back() == 12);
+  CHECK(cache.texts() == 2);
+}

@@ -40,6 +40,7 @@ struct HttpError {
   std::string message;
   std::optional<std::size_t> offset;
   unsigned retry_after = 0;  ///< seconds; 0: no such header
+  std::string_view code{};   ///< a word that stands for the status in the body; empty: none does
 };
 
 /// Whose form of errors the clients of a call read.
@@ -65,6 +66,8 @@ class TOKI_EXPORT AnswerWriter {
   std::string headers;
   /// Of what error() says; to be set when the target is known.
   ErrorForm error_form = ErrorForm::openai;
+  /// The same, of whoever owns the connection: nobody who answers changes it.
+  std::string standing_headers;
 
   bool head_sent() const noexcept { return head_sent_; }
   bool body_begun() const noexcept { return body_begun_; }

@@ -74,6 +74,9 @@ class TOKI_EXPORT BackendMonitor {
   /// remembered until the backend's next start, and the log says so.
   void tokens_were_wrong();
 
+  /// Where tenants share nothing: pins of these get slots. Empty: nobody is told apart.
+  void set_tenants(std::vector<std::string> tenants);
+
   State state() const noexcept { return state_; }
   /// The backend is a router before several models: which slot works for which is not known.
   bool several_models() const noexcept { return several_models_; }
@@ -109,6 +112,8 @@ class TOKI_EXPORT BackendMonitor {
   std::string props_identity_;  // of /props alone: what each look can compare
   std::string start_marker_;
   std::string states_why_;
+  std::vector<std::string> tenants_;
+  std::string tls_failure_;  // told last
   std::chrono::steady_clock::time_point asked_slots_{};
   bool several_models_ = false;
   bool was_away_ = false;

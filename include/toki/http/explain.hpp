@@ -32,7 +32,8 @@ struct Explanation {
   /// The entry of `messages` in which prompt and nearest known prompt part; none: not a chat, or
   /// they part behind the last entry, or the template does not render parts of this chat.
   std::optional<std::size_t> message;
-  std::string why;  ///< why the tokens could not be known; empty otherwise
+  std::string why;     ///< why the tokens could not be known; empty otherwise
+  bool apart = false;  ///< for a tenant that shares nothing: what tells of others is not said
 };
 
 struct ExplainLimits {

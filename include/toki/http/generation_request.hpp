@@ -42,6 +42,10 @@ TOKI_EXPORT Endpoint endpoint_of(std::string_view method, std::string_view targe
 /// The usual path of such a call; empty for none.
 TOKI_EXPORT std::string_view path_of(Endpoint endpoint) noexcept;
 
+/// Whether llama-server works in a slot for a POST on this path without being a generation:
+/// embeddings and rankings.
+TOKI_EXPORT bool takes_slot(std::string_view path) noexcept;
+
 struct GenerationRequest {
   Endpoint endpoint = Endpoint::none;
   bool stream = false;
@@ -65,7 +69,16 @@ TOKI_EXPORT std::variant<GenerationRequest, HttpError> read_generation_request(E
 TOKI_EXPORT void leave_to_backend(GenerationRequest& request, Reason reason);
 
 /// What to ask the engine, but for the tokens. `identity`: of the backend, the scope's first part.
-TOKI_EXPORT Query query_for(const GenerationRequest& request, std::string_view identity);
+/// `tenant`: its last part, and only there where tenants share nothing.
+TOKI_EXPORT Query query_for(const GenerationRequest& request, std::string_view identity,
+                            std::string_view tenant = {});
+
+/// The tenant of a scope that query_for() made; empty: none. Valid as long as the scope.
+TOKI_EXPORT std::string_view tenant_of(const Scope& scope);
+
+/// What a tenant that shares nothing (`apart`) is told of a reason: whether others were in the slot
+/// before is not.
+TOKI_EXPORT Reason apart_reason(Reason reason, bool apart) noexcept;
 
 /// Why a prompt that could not be rendered is not looked at.
 TOKI_EXPORT Reason reason_unrendered(const Error& error);

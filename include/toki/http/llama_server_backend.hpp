@@ -95,6 +95,8 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   /// /slots add.
   boost::asio::awaitable<Result<BackendDescription>> async_props();
   boost::asio::awaitable<Result<BackendDescription>> async_describe();
+  /// Token ids there are, as the last description said; 0: it did not.
+  std::uint64_t vocabulary() const noexcept { return vocabulary_; }
   /// Per slot: is it working now? From /slots.
   boost::asio::awaitable<Result<std::vector<bool>>> async_working();
   /// Per slot: tokens that it holds, where the server says so. From /slots.
@@ -157,14 +159,18 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   boost::asio::awaitable<Result<Reply>> post(std::string_view target, std::string_view json,
                                              Millis limit, std::string_view authorization = {});
   boost::asio::awaitable<Result<Rendered>> render_chat(std::span<const std::string_view> body,
-                                                       std::string_view authorization);
+                                                       std::string_view authorization,
+                                                       std::string_view tenant);
   boost::asio::awaitable<Result<Rendered>> render_media(std::string_view prompt,
                                                         const std::vector<Tokens>& media,
-                                                        std::string_view authorization);
+                                                        std::string_view authorization,
+                                                        std::string_view tenant);
   boost::asio::awaitable<Result<Rendered>> tokenize_text(std::string_view escaped, bool start_token,
-                                                         std::string_view authorization);
+                                                         std::string_view authorization,
+                                                         std::string_view tenant);
   boost::asio::awaitable<Result<Rendered>> render_messages(const Body& body,
-                                                           std::string_view authorization);
+                                                           std::string_view authorization,
+                                                           std::string_view tenant);
   boost::asio::awaitable<Result<std::uint64_t>> count_messages(std::string_view body,
                                                                std::string_view authorization);
   boost::asio::awaitable<Result<bool>> evens_billing(std::string_view authorization);
@@ -176,6 +182,7 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   LlamaServerLimits limits_;
   std::string media_marker_ = "<__media__>";
   std::string model_alias_;  // named in slot actions: a server of several models wants it
+  std::uint64_t vocabulary_ = 0;
   bool chat_start_token_ = true;
   Embedder* embedder_;
   TokenCache token_cache_;

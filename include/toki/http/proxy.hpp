@@ -40,6 +40,9 @@ struct ClientRequest {
   const boost::beast::http::fields* fields = nullptr;
   std::string_view body;
   bool has_body = false;
+  std::string_view id{};      ///< goes to the backend as x-request-id, and into the report
+  std::string_view tenant{};  ///< nothing is shared with others; empty: nobody is told apart
+  std::string_view client{};  ///< what the report calls whoever asks; may be empty
 };
 
 class Audit;
@@ -59,8 +62,10 @@ struct ProxyOptions {
 
 /// What became of one request: everything the log says about it.
 struct RequestReport {
+  std::string_view id;
   std::string_view method;
-  std::string_view path;  ///< without the query
+  std::string_view path;    ///< without the query
+  std::string_view client;  ///< as ClientRequest has it
   unsigned status = 0;
   std::string_view ending;  ///< completed, refused, failed, cancelled, stalled, passed
   std::optional<std::uint32_t> slot;

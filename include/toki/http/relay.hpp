@@ -38,6 +38,7 @@ struct RelayRequest {
   bool has_body = false;
   bool identity = false;  ///< ask for an uncompressed answer, because it is watched
   Millis progress_limit{3600 * 1000};
+  std::string_view id;         ///< sent as x-request-id, instead of the client's; empty: none is
   AnswerText* text = nullptr;  ///< gets the body of a 200 as well
 };
 

@@ -1,19 +1,23 @@
-// Stream: one TCP connection whose waits end at a deadline, and HTTP messages read from it.
+// Stream: one connection (TCP, Unix socket, either with TLS on it) whose waits end at a deadline, and
+// HTTP messages read from it.
 //
 // Threads:   one thread (or strand); one read and one write may be under way at once.
 // Ownership: owns its socket; destroying it ends what waits.
-// Errors:    error codes; beast::error::timeout when the deadline has passed.
+// Errors:    error codes; beast::error::timeout when the deadline has passed. With TLS an end that
+//            the other side did not announce is connection_reset, never eof.
 // Cost:      moving the deadline later is a store: its timer is set only when it would ring too
 //            late. A write that the kernel takes at once is one system call and no hop through the
 //            executor.
 #pragma once
 
 #include <toki/export.hpp>
+#include <toki/http/tls.hpp>
+#include <toki/result.hpp>
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/beast/core/error.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/basic_parser.hpp>
@@ -22,6 +26,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace toki::http {
@@ -34,7 +39,8 @@ struct Moved {
 
 class TOKI_EXPORT Stream {
  public:
-  using Socket = boost::asio::ip::tcp::socket;
+  using Socket = boost::asio::generic::stream_protocol::socket;
+  using Endpoint = boost::asio::generic::stream_protocol::endpoint;
 
   explicit Stream(const boost::asio::any_io_executor& executor);
   explicit Stream(Socket socket);
@@ -50,17 +56,30 @@ class TOKI_EXPORT Stream {
   void expires_never() noexcept;
   bool expired() const noexcept;  ///< the deadline has passed
 
-  boost::asio::awaitable<boost::beast::error_code> connect(
-      const std::vector<boost::asio::ip::tcp::endpoint>& endpoints);
+  boost::asio::awaitable<boost::beast::error_code> connect(const std::vector<Endpoint>& endpoints);
+  /// TLS from now on, as the server. Errc::invalid_argument: the client sent HTTP in plain; then the
+  /// stream is as it was without TLS, and those bytes are lost.
+  boost::asio::awaitable<Status> accept_tls(const TlsContext& context);
+  /// TLS from now on, as a client of `host`.
+  boost::asio::awaitable<Status> begin_tls(const TlsContext& context, const std::string& host);
+  bool encrypted() const noexcept;
+
   boost::asio::awaitable<Moved> read_some(boost::asio::mutable_buffer into);
   /// What the kernel takes at once of `pieces`, in order; would_block when that is not all. Then
-  /// write_rest() sends what is left.
+  /// write_rest() sends what is left, of the same pieces.
   Moved try_write(std::span<const boost::asio::const_buffer> pieces);
   boost::asio::awaitable<Moved> write_rest(std::span<const boost::asio::const_buffer> pieces,
                                            std::size_t sent);
 
+  /// Open, and with nothing to read. REQUIRES (this and hung_up): no read is under way.
+  bool quiet();
+  /// The other side has ended its sending, whether or not bytes came before that, or is gone.
+  bool hung_up();
+
   /// Ends what waits, with operation_aborted.
   void cancel();
+  /// Nothing more is sent: the other side reads an orderly end.
+  void end_sending();
   void close();
 
   /// beast::error::timeout for what the deadline cancelled, else `ec`.
@@ -68,6 +87,12 @@ class TOKI_EXPORT Stream {
 
  private:
   struct State;
+  boost::asio::awaitable<Status> handshake();
+  boost::asio::awaitable<boost::beast::error_code> ready(bool to_read);
+  boost::asio::awaitable<Moved> read_decrypted(boost::asio::mutable_buffer into);
+  boost::asio::awaitable<Moved> encrypt_rest(std::span<const boost::asio::const_buffer> pieces,
+                                             std::size_t sent);
+
   std::shared_ptr<State> state_;
 };
 

@@ -1,4 +1,5 @@
-// Upstream: one HTTP server behind us, its address and a few idle connections to it.
+// Upstream: one HTTP server behind us (over TCP, TLS or a Unix socket), its address and a few idle
+// connections to it.
 //
 // Threads:   one thread (or strand) at a time; coroutines run on the executor given.
 // Ownership: must outlive the connections taken from it.
@@ -33,10 +34,14 @@ using Millis = std::chrono::milliseconds;
 struct Address {
   std::string host;  ///< name or IP address, without brackets
   std::string port;
-  std::string authority() const;  ///< as it stands in a Host header
+  std::string path;               ///< of a Unix socket; then host and port are empty
+  bool tls = false;               ///< https
+  std::string authority() const;  ///< as it stands in a Host header; "localhost" for a Unix socket
+  std::string name() const;       ///< for people: the authority, or "unix:PATH"
 };
 
-/// "http://HOST[:PORT][/]"; Errc::invalid_argument names what is wrong.
+/// "http://HOST[:PORT][/]", "https://HOST[:PORT][/]" or "unix:/PATH"; Errc::invalid_argument names
+/// what is wrong.
 TOKI_EXPORT Result<Address> parse_url(std::string_view url);
 
 /// One connection. Destroying it closes it, which makes llama-server cancel what it does for it.
@@ -63,11 +68,16 @@ class TOKI_EXPORT Upstream {
   static constexpr Millis kConnectLimit{5000};
   static constexpr std::size_t kMaxReplyBytes = std::size_t{512} << 20;
 
-  Upstream(boost::asio::any_io_executor executor, Address address, std::string key);
+  /// `tls`: whom to trust behind an address with TLS; none: the system's authorities.
+  Upstream(boost::asio::any_io_executor executor, Address address, std::string key,
+           TlsContext tls = {});
 
   const Address& address() const noexcept { return address_; }
   /// "Bearer …" for the server, or empty: then the client's own Authorization is passed on.
   const std::string& authorization() const noexcept { return authorization_; }
+
+  /// Why the last try to speak TLS failed; empty: it did not.
+  const std::string& tls_failure() const noexcept { return tls_failure_; }
 
   /// For a connection whose last answer was read whole and may be used again.
   void give_back(std::unique_ptr<Connection> connection);
@@ -91,6 +101,8 @@ class TOKI_EXPORT Upstream {
 
  private:
   boost::asio::awaitable<Result<std::unique_ptr<Connection>>> connect();
+  boost::asio::awaitable<Result<std::vector<Stream::Endpoint>>> endpoints();
+  boost::asio::awaitable<Status> encrypt(Stream& stream);
   std::unique_ptr<Connection> take_idle();
   void trim();
   void trim_later();
@@ -98,6 +110,8 @@ class TOKI_EXPORT Upstream {
   boost::asio::any_io_executor executor_;
   Address address_;
   std::string authorization_;
+  TlsContext tls_;
+  std::string tls_failure_;
   std::vector<std::unique_ptr<Connection>> idle_;        // the latest used last
   std::shared_ptr<boost::asio::steady_timer> trimming_;  // under way: set
   bool keeps_ = true;
