@@ -212,6 +212,9 @@ TEST_CASE("messages: errors of tokid's own have Anthropic's form") {
     check_anthropic_error(post_json(rig.port(), kMessages, large), 413, "request_too_large");
     check_anthropic_error(post_json(rig.port(), "/v1/messages/count_tokens?beta=true", large), 413,
                           "request_too_large");
+    for (const char* slip : {"/v1/v1/messages", "//v1/messages/"}) {
+      check_anthropic_error(post_json(rig.port(), slip, "{"), 400, "invalid_request_error");
+    }
     check_error(post_json(rig.port(), kChat, "{\"model\":"), 400, "invalid_request_error");
     check_error(post_json(rig.port(), "/v1/messagesX", large), 413, "invalid_request_error");
   }
