@@ -342,6 +342,9 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   answer.standing_headers.append("x-request-id: ").append(id).append("\r\n");
   const auto meant =
       ec || refused ? std::nullopt : usual_target(view(head.method_string()), view(head.target()));
+  if (meant) {
+    answer.error_form = toki::http::error_form_of(*meant);
+  }
   Gate::Visit visit;
   if (!ec && !refused && !session.preflight) {
     visit = gate_.enter({.method = view(head.method_string()),

@@ -78,7 +78,7 @@ TEST_CASE("messages: conversations keep their slots, and bodies and answers thei
   CHECK(std::set<int>(slots.begin(), slots.end()).size() == 3);
   CHECK(rig.tokid.wait_stat("requests_completed", 12));
   CHECK(rig.tokid.stat("class_bypass") == 0);
-  CHECK(rig.tokid.stat("class_hit") == 9);
+  CHECK(rig.tokid.wait_stat("class_hit", 9));
   CHECK(rig.tokid.stat("tokenization_mismatch_total") == 0);
   CHECK(rig.tokid.stat("integrity_faults_total") == 0);
   CHECK(rig.up.requests_to("POST", "/v1/messages/count_tokens").size() == 1);  // once a shape
@@ -123,7 +123,7 @@ TEST_CASE("messages: what the server counts otherwise is served uncached") {
     CHECK(answer.reason == "tokenize_failed");
   }
   CHECK(rig.up.requests_to("POST", "/v1/messages/count_tokens").size() == 1);
-  CHECK(rig.tokid.stat("class_bypass") == 3);
+  CHECK(rig.tokid.wait_stat("class_bypass", 3));
   CHECK(rig.tokid.stat("tokenization_mismatch_total") == 0);
 }
 
@@ -132,7 +132,7 @@ TEST_CASE("messages: a count that becomes wrong later is noticed") {
   CHECK(rig.post(kMessages, body_of(W(100), {user("q")})).cache == "miss");
   rig.up.configure([](Behaviour& b) { b.messages_suffix = " unexpected"; });
   rig.post(kMessages, body_of(W(100), {user("r")}));
-  CHECK(rig.tokid.stat("tokenization_mismatch_total") == 1);
+  CHECK(rig.tokid.wait_stat("tokenization_mismatch_total", 1));
   CHECK(rig.post(kMessages, body_of(W(100), {user("r")})).reason == "tokenize_failed");
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("messages: blocks of an unknown kind and images are served uncached") 
   const std::string image =
       R"({"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AAAA"}}]})";
   CHECK(rig.post(kMessages, body_of("s", {image, user("q")})).reason == "media");
-  CHECK(rig.tokid.stat("class_bypass") == 2);
+  CHECK(rig.tokid.wait_stat("class_bypass", 2));
 }
 
 TEST_CASE("messages: a server that chooses otherwise is believed nothing") {
@@ -212,6 +212,9 @@ TEST_CASE("messages: errors of tokid's own have Anthropic's form") {
     check_anthropic_error(post_json(rig.port(), kMessages, large), 413, "request_too_large");
     check_anthropic_error(post_json(rig.port(), "/v1/messages/count_tokens?beta=true", large), 413,
                           "request_too_large");
+    for (const char* slip : {"/v1/v1/messages", "//v1/messages/"}) {
+      check_anthropic_error(post_json(rig.port(), slip, "{"), 400, "invalid_request_error");
+    }
     check_error(post_json(rig.port(), kChat, "{\"model\":"), 400, "invalid_request_error");
     check_error(post_json(rig.port(), "/v1/messagesX", large), 413, "invalid_request_error");
   }
