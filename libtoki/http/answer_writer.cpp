@@ -140,8 +140,8 @@ asio::awaitable<void> AnswerWriter::head(unsigned status, std::string_view reaso
   if (!turn.taken()) {
     co_await turn.take();
   }
-  std::string text = fmt::format(FMT_COMPILE("HTTP/1.1 {} {}\r\n{}{}{}"), status, reason, lines,
-                                 headers, standing_headers);
+  std::string text = fmt::format(FMT_COMPILE("HTTP/1.1 {} {}\r\n"), status, reason);
+  text.append(lines).append(headers).append(standing_headers);
   if (length) {
     text += fmt::format(FMT_COMPILE("Content-Length: {}\r\n"), *length);
   } else if (!no_body && http10_) {
