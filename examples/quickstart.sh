@@ -146,6 +146,7 @@ start_llama() {
 }
 
 step "starting the servers"
+rm -rf "$work/state" "$work/slots"  # what an earlier run has kept would make toki look better than it is
 mkdir -p "$work/slots"
 start_llama llama-server --cache-ram 0 --slot-save-path "$work/slots"
 server=$address
