@@ -19,10 +19,6 @@ constexpr std::string_view kRequestHeaders = "Access-Control-Request-Headers";
 constexpr std::string_view kRequestNetwork = "Access-Control-Request-Private-Network";
 constexpr std::string_view kSite = "Sec-Fetch-Site";
 
-std::string_view view(beast::string_view text) {
-  return {text.data(), text.size()};
-}
-
 std::string_view value(const RequestHead& head, std::string_view name) {
   const auto found = head.find(beast::string_view(name.data(), name.size()));
   return found == head.end() ? std::string_view() : view(found->value());

@@ -7,6 +7,8 @@
 #include <openssl/evp.h>
 #include <utility>
 
+#include "request_check.hpp"
+
 namespace tokid {
 
 namespace beast = boost::beast;
@@ -16,10 +18,6 @@ using toki::http::HttpError;
 namespace {
 
 constexpr std::string_view kApiKey = "x-api-key";
-
-std::string_view view(beast::string_view text) {
-  return {text.data(), text.size()};
-}
 
 // What follows the scheme's name; empty when it is another one.
 std::string_view of_scheme(std::string_view value, std::string_view scheme) {

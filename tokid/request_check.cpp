@@ -24,10 +24,6 @@ constexpr std::size_t kBytesPerSecond = 1024;  // at least, behind the first kPi
 constexpr std::array<std::string_view, 4> kOthers{"/v1/models", "/models", "/v1/embeddings",
                                                   "/v1/messages/count_tokens"};
 
-std::string_view view(beast::string_view text) {
-  return {text.data(), text.size()};
-}
-
 HttpError bad(unsigned status, std::string message) {
   return {.status = status, .type = "invalid_request_error", .message = std::move(message)};
 }

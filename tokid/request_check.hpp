@@ -3,6 +3,7 @@
 
 #include <toki/http/answer_writer.hpp>
 
+#include <boost/beast/core/string.hpp>
 #include <boost/beast/http/message.hpp>
 
 #include <chrono>
@@ -12,6 +13,11 @@
 #include <string_view>
 
 namespace tokid {
+
+/// Boost's text as the standard's.
+inline std::string_view view(boost::beast::string_view text) {
+  return {text.data(), text.size()};
+}
 
 using RequestHead = boost::beast::http::request_header<>;
 

@@ -40,10 +40,6 @@ constexpr std::size_t kBufferLimit =
 
 using Parser = beast::http::request_parser<beast::http::string_body>;
 
-std::string_view view(beast::string_view text) {
-  return {text.data(), text.size()};
-}
-
 // What to tell a client whose request could not be read; nothing when it just left.
 std::optional<HttpError> refusal(const beast::error_code& ec, std::size_t max_body) {
   HttpError error{.status = 400, .type = "invalid_request_error", .message = {}};

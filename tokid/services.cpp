@@ -74,16 +74,7 @@ std::string renamed(std::string_view entry, const std::string& name) {
 }  // namespace
 
 std::string query_value(std::string_view target, std::string_view name) {
-  const std::size_t mark = target.find('?');
-  std::string_view query = mark == target.npos ? std::string_view() : target.substr(mark + 1);
-  while (!query.empty()) {
-    const std::string_view field = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(field.size() + 1, query.size()));
-    if (field.size() > name.size() && field.starts_with(name) && field[name.size()] == '=') {
-      return toki::http::decoded_path(field.substr(name.size() + 1));
-    }
-  }
-  return {};
+  return toki::http::decoded_path(toki::http::query_value(target, name));
 }
 
 std::string without_field(std::string_view target, std::string_view name) {

@@ -110,6 +110,20 @@ std::string decoded_path(std::string_view target) {
   return path;
 }
 
+std::string_view query_value(std::string_view target, std::string_view name) {
+  const auto begin = target.find('?');
+  std::string_view rest = begin == std::string_view::npos ? "" : target.substr(begin + 1);
+  rest = rest.substr(0, rest.find('#'));
+  while (!rest.empty()) {
+    const std::string_view pair = rest.substr(0, rest.find('&'));
+    rest.remove_prefix(std::min(pair.size() + 1, rest.size()));
+    if (pair.starts_with(name) && pair.substr(name.size()).starts_with('=')) {
+      return pair.substr(name.size() + 1);
+    }
+  }
+  return {};
+}
+
 Endpoint endpoint_of(std::string_view method, std::string_view target) {
   if (method != "POST") {
     return Endpoint::none;

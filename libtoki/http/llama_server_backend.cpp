@@ -162,42 +162,46 @@ asio::awaitable<Result<BackendDescription>> LlamaServerBackend::async_describe()
   co_return said;
 }
 
-asio::awaitable<Result<std::vector<bool>>> LlamaServerBackend::async_working() {
-  auto reply = co_await get("/slots", limits_.probe);
+namespace {
+
+// A value of each slot in an answer to GET /slots; `read` returns none where there is none.
+template <class Value, class Read>
+Result<std::vector<Value>> read_slots(const Result<Reply>& reply, Read read) {
   if (const auto failed = failure("/slots", reply)) {
-    co_return *failed;
+    return *failed;
   }
   dom::parser parser;
   dom::array slots;
   if (parser.parse(reply->body.data(), reply->body.size()).get(slots) != simdjson::SUCCESS) {
-    co_return nonsense("/slots");
+    return nonsense("/slots");
   }
-  std::vector<bool> working;
+  std::vector<Value> values;
   for (const dom::element slot : slots) {
-    bool busy = false;
-    if (slot["is_processing"].get(busy) != simdjson::SUCCESS) {
-      co_return nonsense("/slots");
+    const std::optional<Value> value = read(slot);
+    if (!value) {
+      return nonsense("/slots");
     }
-    working.push_back(busy);
+    values.push_back(*value);
   }
-  co_return working;
+  return values;
+}
+
+}  // namespace
+
+asio::awaitable<Result<std::vector<bool>>> LlamaServerBackend::async_working() {
+  const auto reply = co_await get("/slots", limits_.probe);
+  co_return read_slots<bool>(reply, [](dom::element slot) {
+    bool busy = false;
+    return slot["is_processing"].get(busy) == simdjson::SUCCESS ? std::optional(busy)
+                                                                : std::nullopt;
+  });
 }
 
 asio::awaitable<Result<std::vector<std::uint64_t>>> LlamaServerBackend::async_held() {
-  auto reply = co_await get("/slots", limits_.probe);
-  if (const auto failed = failure("/slots", reply)) {
-    co_return *failed;
-  }
-  dom::parser parser;
-  dom::array slots;
-  if (parser.parse(reply->body.data(), reply->body.size()).get(slots) != simdjson::SUCCESS) {
-    co_return nonsense("/slots");
-  }
-  std::vector<std::uint64_t> held;
-  for (const dom::element slot : slots) {
-    held.push_back(number(slot, "/n_prompt_tokens"));
-  }
-  co_return held;
+  const auto reply = co_await get("/slots", limits_.probe);
+  co_return read_slots<std::uint64_t>(reply, [](dom::element slot) {
+    return std::optional<std::uint64_t>(number(slot, "/n_prompt_tokens"));
+  });
 }
 
 asio::awaitable<Result<Tokens>> LlamaServerBackend::async_tokenize(std::string_view json_string,

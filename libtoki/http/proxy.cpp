@@ -102,21 +102,6 @@ asio::awaitable<void> find_slots(LlamaServerBackend& backend, std::optional<Tick
   co_await never(executor);
 }
 
-// The value of a query parameter, raw; empty when it is not there.
-std::string_view query_value(std::string_view target, std::string_view name) {
-  const auto begin = target.find('?');
-  std::string_view rest = begin == std::string_view::npos ? "" : target.substr(begin + 1);
-  rest = rest.substr(0, rest.find('#'));
-  while (!rest.empty()) {
-    const std::string_view pair = rest.substr(0, rest.find('&'));
-    rest.remove_prefix(std::min(pair.size() + 1, rest.size()));
-    if (pair.starts_with(name) && pair.substr(name.size()).starts_with('=')) {
-      return pair.substr(name.size() + 1);
-    }
-  }
-  return {};
-}
-
 std::string_view authorization_of(const ClientRequest& request) {
   const auto found = request.fields->find(beast::http::field::authorization);
   return found == request.fields->end()

@@ -14,6 +14,7 @@ skipped. Nothing waits for a fixed time: every wait has a condition and a deadli
 
 import ctypes
 import http.client
+import importlib.util
 import json
 import os
 import random
@@ -47,6 +48,19 @@ def skip(reason):
 
 def parts():
     return os.environ.get("TOKI_PARTS", "")
+
+
+def require_client(package):
+    """Goes on with the Python that has `package`, which tests/run.sh fetches; ends the test file as
+    skipped when none has.
+    """
+    if importlib.util.find_spec(package):
+        return
+    client_python = os.path.join(parts(), "python", "bin", "python3")
+    if os.path.exists(client_python) and os.environ.get("TOKI_REEXECUTED") != "1":
+        os.environ["TOKI_REEXECUTED"] = "1"
+        os.execv(client_python, [client_python, *sys.argv])
+    skip(f"no {package} package for Python (tests/run.sh installs it when PyPI can be reached)")
 
 
 def find_llama_server():

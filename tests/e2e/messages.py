@@ -3,21 +3,14 @@ them: they are reused like chats although they cannot name a slot.
 """
 
 import json
-import os
-import sys
 
 import harness
 from harness import post, words
 
 harness.require_parts()
-try:
-    import anthropic
-except ImportError:
-    client_python = os.path.join(harness.parts(), "python", "bin", "python3")
-    if os.path.exists(client_python) and os.environ.get("TOKI_REEXECUTED") != "1":
-        os.environ["TOKI_REEXECUTED"] = "1"
-        os.execv(client_python, [client_python, *sys.argv])
-    harness.skip("no anthropic package for Python (tests/run.sh installs it when PyPI is there)")
+harness.require_client("anthropic")
+
+import anthropic
 
 SLOTS = 4
 TURNS = 5

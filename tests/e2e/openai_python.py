@@ -1,22 +1,15 @@
 """The official openai client for Python works through tokid as it does with llama-server itself."""
 
 import json
-import os
-import sys
 import threading
 
 import harness
 from harness import words
 
 harness.require_parts()
-try:
-    import openai
-except ImportError:
-    client_python = os.path.join(harness.parts(), "python", "bin", "python3")
-    if os.path.exists(client_python) and os.environ.get("TOKI_REEXECUTED") != "1":
-        os.environ["TOKI_REEXECUTED"] = "1"
-        os.execv(client_python, [client_python, *sys.argv])
-    harness.skip("no openai package for Python (tests/run.sh installs it when PyPI can be reached)")
+harness.require_client("openai")
+
+import openai
 
 TOOLS = [
     {

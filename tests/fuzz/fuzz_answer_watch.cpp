@@ -5,19 +5,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <string_view>
+
+#include "fuzz/require.hpp"
 
 namespace {
 
 using namespace toki::http;
-
-void require(bool condition) {
-  if (!condition) {
-    std::abort();
-  }
-}
 
 void require_same(const AnswerFacts& a, const AnswerFacts& b) {
   require(a.prompt_tokens == b.prompt_tokens && a.cached_tokens == b.cached_tokens);

@@ -7,22 +7,17 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "fuzz/require.hpp"
+
 namespace {
 
 using namespace toki::http;
 namespace dom = simdjson::dom;
-
-void require(bool condition) {
-  if (!condition) {
-    std::abort();
-  }
-}
 
 /// Where the two may differ, judged by why the one that refused did so.
 void check_verdict(std::string_view text, const BodyError* refused) {

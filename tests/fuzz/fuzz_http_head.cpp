@@ -18,12 +18,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "access.hpp"
 #include "cors.hpp"
+#include "fuzz/require.hpp"
 #include "request_check.hpp"
 
 namespace {
@@ -31,16 +31,7 @@ namespace {
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using toki::http::Stream;
-
-void require(bool condition) {
-  if (!condition) {
-    std::abort();
-  }
-}
-
-std::string_view view(boost::beast::string_view text) {
-  return {text.data(), text.size()};
-}
+using tokid::view;
 
 void check_head(const tokid::RequestHead& head) {
   static const tokid::Cors cors = tokid::Cors::allowing({"http://localhost:3000"}).value();

@@ -4,22 +4,16 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string_view>
 #include <variant>
 
+#include "fuzz/require.hpp"
 #include "http/messages_input.hpp"
 
 namespace {
 
 using namespace toki::http;
 namespace dom = simdjson::dom;
-
-void require(bool condition) {
-  if (!condition) {
-    std::abort();
-  }
-}
 
 }  // namespace
 

@@ -7,24 +7,18 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "fuzz/require.hpp"
 #include "store/state_file.hpp"
 
 namespace {
 
 using namespace toki;
 using Bytes = std::vector<std::byte>;
-
-void require(bool condition) {
-  if (!condition) {
-    std::abort();
-  }
-}
 
 Bytes write(const StateFile& file, const StateLayout& layout, std::size_t tokens,
             std::uint32_t slot) {

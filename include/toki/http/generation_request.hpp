@@ -36,6 +36,9 @@ enum class Endpoint : std::uint8_t {
 /// percent-decoded.
 TOKI_EXPORT std::string decoded_path(std::string_view target);
 
+/// The value of a query parameter, raw; empty when it is not there.
+TOKI_EXPORT std::string_view query_value(std::string_view target, std::string_view name);
+
 /// By method and raw target, which may be percent-encoded; a query string does not matter.
 TOKI_EXPORT Endpoint endpoint_of(std::string_view method, std::string_view target);
 
