@@ -347,9 +347,7 @@ Result<Ticket> Engine::begin(const Query& asked) {
     impl_->note_waiter(query);
     return Error{Errc::busy, "a better slot is busy"};
   }
-  auto ticket = std::make_unique<Ticket::Impl>();
-  ticket->engine = impl_;
-  ticket->epoch = impl_->epoch;
+  auto ticket = std::make_unique<Ticket::Impl>(impl_);
   ticket->scope = query.scope;
   ticket->tokens.assign(query.tokens.begin(), query.tokens.end());
   ticket->tokens_known = !query.tokens.empty();
@@ -371,7 +369,6 @@ Result<Ticket> Engine::begin(const Query& asked) {
   ticket->min_hit = impl_->options.min_reuse_for_hit;
   ticket->predicted = plan.predicted;
   ticket->may_reuse = query.bypass != Reason::cache_prompt_false;
-  ticket->started = impl_->clock();
   impl_->lease(*ticket, plan);
   impl_->add_steps(*ticket, plan, query);
   return Ticket(std::move(ticket));

@@ -33,6 +33,8 @@ inline CacheClass class_of(bool bypass, std::uint64_t predicted, std::uint64_t m
 inline constexpr std::uint32_t kMaxFailedChoices = 8;
 
 struct Ticket::Impl {
+  explicit Impl(std::shared_ptr<Engine::Impl> of);
+
   std::shared_ptr<Engine::Impl> engine;
   std::uint64_t epoch = 0;  // of the backend's contents; an older ticket records nothing
   Scope scope;
@@ -270,3 +272,6 @@ struct Engine::Impl {
 };
 
 }  // namespace toki
+inline Ticket::Impl::Impl(std::shared_ptr<Engine::Impl> of)
+    : engine(std::move(of)), epoch(engine->epoch), started(engine->clock()) {}
+

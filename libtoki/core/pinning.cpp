@@ -177,10 +177,7 @@ Result<Ticket> Engine::begin_pin() {
     const PinRecord* pin = impl_->next_pin();
     const Plan plan = pin != nullptr ? impl_->plan_pin(*pin) : Plan{};
     if (plan.action == Plan::Action::run) {
-      ticket = std::make_unique<Ticket::Impl>();
-      ticket->engine = impl_;
-      ticket->epoch = impl_->epoch;
-      ticket->started = impl_->clock();
+      ticket = std::make_unique<Ticket::Impl>(impl_);
       ticket->scope = pin->scope;
       ticket->tokens = pin->tokens;
       ticket->tokens_known = true;
