@@ -270,10 +270,17 @@ Plan Engine::Impl::choose(const Query& query, const Found& found) const {
   const std::size_t needed =
       query.alone ? pool.size()
                   : std::min<std::size_t>(query.sequences, pool.size() - pool.fenced());
-  if (result.action == Plan::Action::leave_to_backend && pool.idle() < needed) {
+  if (result.action == Plan::Action::leave_to_backend && (pool.idle() < needed || unsettled())) {
     result.action = Plan::Action::wait;
   }
   return result;
+}
+
+// Of two requests whose slots the backend chooses nobody could tell which of them is seen to work.
+bool Engine::Impl::unsettled() const {
+  return std::any_of(lessee.begin(), lessee.end(), [](const Ticket::Impl* user) {
+    return user != nullptr && !user->settled && !user->claimed.empty();
+  });
 }
 
 void Engine::Impl::reset_slots(std::size_t slots, SlotContent content) {

@@ -182,6 +182,7 @@ struct Engine::Impl {
   std::vector<SlotView> view(const Query& query) const;
   Plan choose(const Query& query, const Found& found) const;
   std::vector<PromptChange> remember(const Ticket::Impl& ticket, const Embedding& hash);
+  bool unsettled() const;
   double prefill_rate() const { return prefill_ms > 0 ? prefill_ms : options.prefill_ms_per_token; }
   // Where the store gives most of what is known anyway, the backend's cache has to earn it.
   double first_trust() const { return abilities.saves && store != nullptr ? 0.5 : 1.0; }
