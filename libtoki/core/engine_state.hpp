@@ -149,18 +149,19 @@ struct Engine::Impl {
   std::function<void()> wake;
   std::function<void(PromptChange)> tell;
 
-  // Numbers of prompts begin with the time, so that they are not used twice across restarts.
+  // Numbers of prompts and pins begin with the time, so that they are not used twice across restarts.
   Impl(const EngineOptions& o, Clock c, WallClock w)
       : options(o),
         clock(std::move(c)),
         wall(std::move(w)),
         tree(o.tree),
         known({.prompts = o.max_prompts, .bytes = o.max_prompt_bytes}),
-        next_prompt(static_cast<std::uint64_t>(now_ms()) * 1024 + 1),
+        next_prompt(number_now()),
         first_prompt(next_prompt),
         pins(next_prompt) {}
 
   std::int64_t now_ms() const { return wall ? wall() : 0; }
+  std::uint64_t number_now() const { return static_cast<std::uint64_t>(now_ms()) * 1024 + 1; }
   bool good(std::uint64_t common, TokenSpan tokens) const {
     return static_cast<double>(common) >= options.good_match * static_cast<double>(tokens.size());
   }
@@ -181,8 +182,8 @@ struct Engine::Impl {
   std::uint64_t reach(std::uint32_t slot, const Query& query) const;
   std::vector<SlotView> view(const Query& query) const;
   Plan choose(const Query& query, const Found& found) const;
-  std::vector<PromptChange> remember(const Ticket::Impl& ticket, const Embedding& hash);
   bool unsettled() const;
+  std::vector<PromptChange> remember(const Ticket::Impl& ticket, const Embedding& hash);
   double prefill_rate() const { return prefill_ms > 0 ? prefill_ms : options.prefill_ms_per_token; }
   // Where the store gives most of what is known anyway, the backend's cache has to earn it.
   double first_trust() const { return abilities.saves && store != nullptr ? 0.5 : 1.0; }
@@ -272,7 +273,7 @@ struct Engine::Impl {
   }
 };
 
-}  // namespace toki
 inline Ticket::Impl::Impl(std::shared_ptr<Engine::Impl> of)
     : engine(std::move(of)), epoch(engine->epoch), started(engine->clock()) {}
 
+}  // namespace toki
