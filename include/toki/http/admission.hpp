@@ -1,6 +1,6 @@
-// Admission: the queue in front of the slots. Requests that find no slot wait here in order of
-// arrival, bounded in number and time; one that waits for a certain busy slot lets others pass to
-// slots it does not want.
+// Admission: the queue in front of the slots. Requests that find no slot wait here, bounded in number
+// and time: those of one tenant in order of arrival, tenants in turn. One that waits for a certain busy
+// slot lets others pass to slots it does not want.
 //
 // Threads:   the executor's; one thread or strand at a time. It takes the engine's on_slot_free.
 // Ownership: the Engine must outlive it; it must outlive its waiters.
@@ -20,7 +20,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
+#include <string>
 
 namespace toki::http {
 
@@ -53,6 +55,7 @@ class TOKI_EXPORT Admission {
   struct Place;
   void serve_waiters();
   bool try_admit(Waiter& waiter);
+  void took_turn(const Waiter& waiter);
   bool followed(const Waiter& waiter) const;
   boost::asio::awaitable<void> hold(Waiter& waiter);
 
@@ -60,6 +63,8 @@ class TOKI_EXPORT Admission {
   Engine& engine_;
   AdmissionLimits limits_;
   std::list<Waiter*> waiters_;
+  std::uint64_t round_ = 0;                      // the last one of which somebody was served
+  std::map<std::string, std::uint64_t> served_;  // tenants, and the round; past ones are left out
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::uint64_t full_ = 0, timeouts_ = 0, slot_waits_ = 0, coalesced_ = 0, left_ = 0, unready_ = 0;
 };
