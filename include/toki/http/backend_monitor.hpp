@@ -63,8 +63,8 @@ class TOKI_EXPORT BackendMonitor {
   boost::asio::awaitable<void> run();
   /// Before a request: looks again when a connection was closed on us, which a restart would do.
   boost::asio::awaitable<void> verify();
-  /// Waits while the trial is under way, at most `limit`: what it finds is part of identity().
-  boost::asio::awaitable<void> tried(Millis limit);
+  /// Waits while the trial is under way, for a minute at most: what it finds is part of identity().
+  boost::asio::awaitable<void> tried();
   /// Other adapters are in force: slots are erased before they are used, and the trial is made again,
   /// because with them it is another model.
   void adapters_changed();
