@@ -10,6 +10,7 @@
 #include <fstream>
 #include <utility>
 
+#include "access.hpp"
 #include "data_dir.hpp"
 #include "options.hpp"
 
