@@ -101,27 +101,27 @@ struct Timed {
 };
 
 /// What a driver needs of an inference server or an engine in the same process. Slots are numbered
-/// from 0 to BackendDescription::slots - 1.
+/// from 0 to BackendDescription::slots - 1. A driver's steps need prefill() and erase() and, with a
+/// StateStore, save() and restore(); what is not overridden ends with Errc::unsupported.
 class TOKI_EXPORT Backend {
  public:
   virtual ~Backend();
 
   /// Asked at the start and whenever the backend may have changed.
-  virtual void describe(Completion<BackendDescription> done) = 0;
+  virtual void describe(Completion<BackendDescription> done);
   /// Render and tokenize. Errc::unsupported: this request's tokens cannot be known; forward it
   /// uncached.
-  virtual void render(const PromptSource& source, Completion<Tokens> done) = 0;
+  virtual void render(const PromptSource& source, Completion<Tokens> done);
   /// Computes `prompt` in the slot, keeping the common prefix that it holds.
   virtual void prefill(SlotId slot, TokenSpan prompt, Completion<Prefilled> done) = 0;
   /// Writes the slot's state to the file `name` in the backend's own folder.
-  virtual void save(SlotId slot, std::string_view name, Completion<Timed> done) = 0;
+  virtual void save(SlotId slot, std::string_view name, Completion<Timed> done);
   /// Reads such a file into the slot, whatever that held; a failed restore may leave it empty.
   /// Errc::not_found: there is no such file.
-  virtual void restore(SlotId slot, std::string_view name, Completion<Timed> done) = 0;
+  virtual void restore(SlotId slot, std::string_view name, Completion<Timed> done);
   /// The slot holds nothing afterwards.
   virtual void erase(SlotId slot, Completion<Done> done) = 0;
-  /// What `text` (a prompt as it was rendered) is about. Errc::unsupported unless overridden: there
-  /// is no embedding model then.
+  /// What `text` (a prompt as it was rendered) is about.
   virtual void embed(std::string_view text, Completion<Embedding> done);
 };
 
