@@ -26,9 +26,9 @@ FROM_FILES = {"c", "cpp", "c++", "python", "py"}
 # Of llama-server and of the programs in examples, tests and benchmarks; toki-replay's are read from its source.
 OTHERS = set("""
 --alias --api-key --batch-size --cache-ram --cache-reuse --cache-idle-slots --embeddings --flash-attn --gpu-layers
---help --host --kv-unified --metrics --mmproj --models-dir --no-cache-idle-slots --no-mmap --parallel --poll --pooling --port
+--component --help --host --kv-unified --metrics --mmproj --models-dir --no-cache-idle-slots --no-mmap --parallel --poll --pooling --port
 --slot-prompt-similarity --slot-save-path --slots --swa-full --version
---clients --dev --hnsw --keep --minutes --mooncake --only --report --rounds --size --tiny
+--clients --dev --hnsw --keep --prefix --minutes --mooncake --only --report --rounds --size --tiny
 """.split())
 
 
@@ -47,7 +47,7 @@ class Docs:
         if os.path.isdir(os.path.join(self.root, ".git")) or os.path.isfile(os.path.join(self.root, ".git")):
             listed = subprocess.run(["git", "-C", self.root, "ls-files", "-co", "--exclude-standard"], check=True,
                                     capture_output=True, text=True).stdout.split("\n")
-            return sorted(f for f in listed if f and self.is_file(f))
+            return sorted({f for f in listed if f and self.is_file(f)})
         return sorted(os.path.relpath(os.path.join(folder, name), self.root)
                       for folder, folders, names in os.walk(self.root) for name in names)
 
