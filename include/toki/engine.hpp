@@ -23,6 +23,7 @@
 #include <toki/prompt_record.hpp>
 #include <toki/result.hpp>
 #include <toki/scope.hpp>
+#include <toki/similarity_index.hpp>
 #include <toki/slot_pool.hpp>
 #include <toki/state_store.hpp>
 #include <toki/stats.hpp>
@@ -60,6 +61,9 @@ struct EngineOptions {
   /// all of it was computed for prompts of the same scope, else may_reuse() is false. The backend's own
   /// cache is never counted on, and a client's choice of a slot is not followed.
   bool isolated = false;
+  /// The index that finds prompts which are alike; none: make_similarity_index(). It is asked and
+  /// changed under the engine's lock, and made anew when all is forgotten.
+  IndexMaker make_index{};
 };
 
 /// Why a request runs where it runs; `x-toki-reason` and the log say it with these names.

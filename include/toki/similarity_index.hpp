@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -54,6 +55,9 @@ class TOKI_EXPORT SimilarityIndex {
   virtual std::size_t size() const noexcept = 0;
   virtual std::size_t bytes() const noexcept = 0;  ///< memory held for vectors and links
 };
+
+/// Makes an empty index for vectors of that dimension.
+using IndexMaker = std::function<std::unique_ptr<SimilarityIndex>(std::size_t dimension)>;
 
 /// How a scan reads its vectors.
 enum class Precision : std::uint8_t {
