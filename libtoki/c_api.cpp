@@ -59,7 +59,7 @@ toki_status caught(toki_error* error) noexcept {
 
 toki_status check_size(std::size_t size, toki_error* error) noexcept {
   return size >= sizeof(std::size_t) && size <= kMostBytes
-             ? TOKI_OK
+             ? kOk
              : wrong(error, "a struct's size is not set; use toki_init()");
 }
 
@@ -77,7 +77,7 @@ toki_status read_bytes(const void* given, void* ours, std::size_t size,
                 "a struct has a member set that this version of toki does not know");
   }
   std::memcpy(ours, given, std::min(theirs, size));
-  return TOKI_OK;
+  return kOk;
 }
 
 void write_bytes(const void* ours, std::size_t size, void* out) noexcept {
@@ -156,6 +156,9 @@ void toki_struct_init(void* object, size_t size) {
 
 toki_status toki_scope_create(const char* const* parts, size_t count, toki_scope** scope,
                               toki_error* error) {
+  if (const toki_status status = cleared(scope, error)) {
+    return status;
+  }
   if (!is_list(parts, count) || std::count(parts, parts + count, nullptr) > 0) {
     return missing(error);
   }
@@ -179,6 +182,6 @@ toki_status toki_embedding_hash(const toki_token* tokens, size_t count, float* v
   return guarded(error, [&] {
     const Embedding embedding = hash_embedding(span_of(tokens, count), dimension);
     std::copy(embedding.values.begin(), embedding.values.end(), values);
-    return TOKI_OK;
+    return kOk;
   });
 }

@@ -31,6 +31,8 @@ struct toki_ticket {
 
 namespace toki::c {
 
+inline constexpr toki_status kOk = TOKI_OK;  // of the type that lambdas return beside fail()
+
 toki_status fail(toki_error* error, toki_status status, std::string_view message) noexcept;
 toki_status fail(toki_error* error, const Error& reason) noexcept;
 inline toki_status wrong(toki_error* error, std::string_view message) noexcept {
@@ -53,16 +55,22 @@ toki_status guarded(toki_error* error, const Call& call) noexcept {
   }
 }
 
-/// The same for a handle: what `make` returns is put into `out`, NULL unless it is whole.
-template <class Handle, class Make>
-toki_status made(Handle** out, toki_error* error, const Make& make) noexcept {
+/// Handles are NULL unless a call succeeds.
+template <class Handle>
+toki_status cleared(Handle** out, toki_error* error) noexcept {
   if (out == nullptr) {
     return missing(error);
   }
   *out = nullptr;
+  return kOk;
+}
+
+/// A handle of what `make` returns.
+template <class Handle, class Make>
+toki_status made(Handle** out, toki_error* error, const Make& make) noexcept {
   return guarded(error, [&] {
     *out = new Handle{make()};
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -83,6 +91,13 @@ T sized() noexcept {
 template <class T>
 toki_status read(const T* given, T& ours, toki_error* error) noexcept {
   return given == nullptr ? missing(error) : read_bytes(given, &ours, sizeof(T), error);
+}
+
+/// What a create begins with: its handle, and the options, all of them default where none are given.
+template <class Handle, class T>
+toki_status options_for(Handle** out, const T* given, T& ours, toki_error* error) noexcept {
+  const toki_status status = cleared(out, error);
+  return status != kOk || given == nullptr ? status : read(given, ours, error);
 }
 
 /// Hands out a struct of whatever size. REQUIRES: writable(out).

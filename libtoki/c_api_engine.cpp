@@ -83,7 +83,7 @@ toki_status read_query(const toki_query* given, HeldQuery& held, toki_error* err
     held.embedding.model = hash ? "" : query.embedding_model;
     out.embedding = &held.embedding;
   }
-  return TOKI_OK;
+  return kOk;
 }
 
 Error error_of(toki_status status, const toki_error& error) {
@@ -151,7 +151,7 @@ toki_status run(Ticket& ticket, const toki_backend* given, toki_store* store, to
   }
   LentBackend backend(table);
   run_steps(ticket, backend, store != nullptr ? store->store.get() : nullptr);
-  return TOKI_OK;
+  return kOk;
 }
 
 }  // namespace
@@ -159,10 +159,8 @@ toki_status run(Ticket& ticket, const toki_backend* given, toki_store* store, to
 toki_status toki_engine_create(const toki_engine_options* given, toki_engine** engine,
                                toki_error* error) {
   toki_engine_options options{};
-  if (given != nullptr) {
-    if (const toki_status status = read(given, options, error)) {
-      return status;
-    }
+  if (const toki_status status = options_for(engine, given, options, error)) {
+    return status;
   }
   const EngineOptions ours = options_of(options);
   if (const toki_status status = check_tree(ours.tree, error)) {
@@ -187,14 +185,14 @@ toki_status toki_engine_backend_changed(toki_engine* engine, const toki_backend_
          .slots_used = std::vector<bool>(facts.slots_empty ? facts.slots : 0, false),
          .context = facts.context,
          .own_cache = !facts.slots_only});
-    return TOKI_OK;
+    return kOk;
   });
 }
 
 toki_status toki_engine_backend_restarted(toki_engine* engine, toki_error* error) {
   return engine == nullptr ? missing(error) : guarded(error, [&] {
     engine->engine.backend_restarted();
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -208,7 +206,7 @@ toki_status toki_engine_set_abilities(toki_engine* engine, const toki_abilities*
   return guarded(error, [&] {
     engine->engine.set_abilities(
         {.saves = abilities.saves, .cuts = abilities.cuts, .rewinds = !abilities.cannot_rewind});
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -216,12 +214,12 @@ toki_status toki_engine_use_store(toki_engine* engine, toki_store* store, toki_e
   return engine == nullptr ? missing(error) : guarded(error, [&] {
     if (store == nullptr) {
       engine->engine.use_store(nullptr);
-      return TOKI_OK;
+      return kOk;
     }
     engine->engine.use_store([held = store->store](const Scope& scope, TokenSpan tokens) {
       return held->match(scope, tokens);
     });
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -230,17 +228,16 @@ toki_status toki_engine_on_slot_free(toki_engine* engine, void (*wake)(void* use
   return engine == nullptr ? missing(error) : guarded(error, [&] {
     engine->engine.on_slot_free(wake == nullptr ? std::function<void()>()
                                                 : [wake, user] { wake(user); });
-    return TOKI_OK;
+    return kOk;
   });
 }
 
 toki_status toki_engine_begin(toki_engine* engine, const toki_query* query, toki_ticket** ticket,
                               toki_error* error) {
-  if (engine == nullptr || ticket == nullptr) {
-    return missing(error);
+  if (const toki_status status = cleared(ticket, error)) {
+    return status;
   }
-  *ticket = nullptr;
-  return guarded(error, [&]() -> toki_status {
+  return engine == nullptr ? missing(error) : guarded(error, [&] {
     HeldQuery held;
     if (const toki_status status = read_query(query, held, error)) {
       return status;
@@ -274,14 +271,19 @@ toki_status toki_engine_lookup(const toki_engine* engine, const toki_query* quer
     out.source = static_cast<toki_source>(found.source);
     out.busy = found.busy;
     write(out, lookup);
-    return TOKI_OK;
+    return kOk;
   });
 }
 
 bool toki_engine_wants_embedding(const toki_engine* engine, const toki_scope* scope,
                                  const toki_token* tokens, size_t count) {
   TOKI_CHECK(engine != nullptr);
-  return engine->engine.wants_embedding(scope_of(scope), span_of(tokens, count));
+  bool wants = false;
+  guarded(nullptr, [&] {
+    wants = engine->engine.wants_embedding(scope_of(scope), span_of(tokens, count));
+    return kOk;
+  });
+  return wants;
 }
 
 size_t toki_engine_slots(const toki_engine* engine) {
@@ -300,14 +302,14 @@ toki_status toki_engine_slot(const toki_engine* engine, uint32_t slot, toki_slot
       return fail(error, TOKI_ERROR_NOT_FOUND, "there is no such slot");
     }
     write(info_of(table[slot]), info);
-    return TOKI_OK;
+    return kOk;
   });
 }
 
 toki_status toki_engine_unfence(toki_engine* engine, uint32_t slot, toki_error* error) {
   return engine == nullptr ? missing(error) : guarded(error, [&] {
     engine->engine.unfence(slot);
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -317,7 +319,7 @@ toki_status toki_engine_forget_all(toki_engine* engine, size_t* prompts, toki_er
     if (prompts != nullptr) {
       *prompts = gone;
     }
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -332,14 +334,14 @@ toki_status toki_engine_pin(toki_engine* engine, const toki_scope* scope, const 
       return fail(error, pinned.error());
     }
     *id = *pinned;
-    return TOKI_OK;
+    return kOk;
   });
 }
 
 toki_status toki_engine_unpin(toki_engine* engine, uint64_t id, toki_error* error) {
   return engine == nullptr ? missing(error) : guarded(error, [&] {
     return engine->engine.unpin(id)
-               ? TOKI_OK
+               ? kOk
                : fail(error, TOKI_ERROR_NOT_FOUND, "there is no pin of this number");
   });
 }
@@ -355,7 +357,7 @@ toki_status toki_engine_serve_pins(toki_engine* engine, const toki_scope* const*
       served.push_back(scope_of(scopes[i]));
     }
     engine->engine.serve_pins(std::move(served));
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -375,7 +377,7 @@ toki_status toki_engine_visit_pins(const toki_engine* engine,
       info.by_hand = pin.by_hand;
       visit(user, &info);
     }
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -448,7 +450,7 @@ toki_status toki_ticket_settle(toki_ticket* ticket, const uint32_t* slots, size_
   }
   return guarded(error, [&] {
     ticket->ticket.settle({slots, count});
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -493,7 +495,7 @@ toki_status toki_ticket_finish(toki_ticket* ticket, const toki_outcome* given,
       out.restore_failed = made_of_it.restore_failed;
       write(out, account);
     }
-    return TOKI_OK;
+    return kOk;
   });
 }
 

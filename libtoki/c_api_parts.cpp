@@ -43,7 +43,7 @@ toki_status check_slot(const toki_pool* pool, std::size_t slot, toki_error* erro
   if (pool == nullptr) {
     return missing(error);
   }
-  return slot < pool->pool.size() ? TOKI_OK
+  return slot < pool->pool.size() ? kOk
                                   : fail(error, TOKI_ERROR_NOT_FOUND, "there is no such slot");
 }
 
@@ -52,15 +52,13 @@ toki_status check_slot(const toki_pool* pool, std::size_t slot, toki_error* erro
 toki_status toki::c::check_tree(const BlockTreeOptions& options, toki_error* error) noexcept {
   const bool good = options.block_size >= 8 && options.block_size <= 512 &&
                     options.max_blocks <= (std::size_t{1} << 31) - 2 && options.half_life > 0;
-  return good ? TOKI_OK : wrong(error, "a tree's block size, budget or half-life is out of range");
+  return good ? kOk : wrong(error, "a tree's block size, budget or half-life is out of range");
 }
 
 toki_status toki_tree_create(const toki_tree_options* given, toki_tree** tree, toki_error* error) {
   toki_tree_options options{};
-  if (given != nullptr) {
-    if (const toki_status status = read(given, options, error)) {
-      return status;
-    }
+  if (const toki_status status = options_for(tree, given, options, error)) {
+    return status;
   }
   BlockTreeOptions ours;
   ours.block_size = given_or(options.block_size, ours.block_size);
@@ -83,7 +81,7 @@ size_t toki_tree_match(const toki_tree* tree, const toki_scope* scope, const tok
   std::size_t known = 0;
   guarded(nullptr, [&] {
     known = tree->tree.match(scope_of(scope), span_of(tokens, count)).tokens;
-    return TOKI_OK;
+    return kOk;
   });
   return known;
 }
@@ -98,7 +96,7 @@ toki_status toki_tree_insert(toki_tree* tree, const toki_scope* scope, const tok
     if (added != nullptr) {
       *added = blocks;
     }
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -112,7 +110,7 @@ toki_status toki_tree_pin(toki_tree* tree, const toki_scope* scope, const toki_t
     if (whole != nullptr) {
       *whole = all;
     }
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -123,7 +121,7 @@ toki_status toki_tree_unpin(toki_tree* tree, const toki_scope* scope, const toki
   }
   return guarded(error, [&] {
     tree->tree.unpin(scope_of(scope), span_of(tokens, count));
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -140,7 +138,7 @@ toki_status toki_tree_visit_hottest(const toki_tree* tree, size_t most, size_t m
       const toki_scope scope{prefix.scope};
       visit(user, &scope, prefix.tokens.data(), prefix.tokens.size(), prefix.use);
     }
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -160,10 +158,8 @@ size_t toki_tree_bytes(const toki_tree* tree) {
 toki_status toki_index_create(const toki_index_options* given, toki_index** index,
                               toki_error* error) {
   toki_index_options options{};
-  if (given != nullptr) {
-    if (const toki_status status = read(given, options, error)) {
-      return status;
-    }
+  if (const toki_status status = options_for(index, given, options, error)) {
+    return status;
   }
   const std::size_t dimension = given_or(options.dimension, kHashDimension);
   if (dimension > kMaxDimension || options.kind < TOKI_INDEX_AUTO ||
@@ -187,14 +183,14 @@ toki_status toki_index_put(toki_index* index, uint64_t id, const toki_scope* sco
   }
   return guarded(error, [&] {
     index->index->put(id, scope_of(scope), {values, count});
-    return TOKI_OK;
+    return kOk;
   });
 }
 
 toki_status toki_index_remove(toki_index* index, uint64_t id, toki_error* error) {
   return index == nullptr ? missing(error) : guarded(error, [&] {
     return index->index->remove(id)
-               ? TOKI_OK
+               ? kOk
                : fail(error, TOKI_ERROR_NOT_FOUND, "there is no vector of this id");
   });
 }
@@ -214,7 +210,7 @@ toki_status toki_index_search(const toki_index* index, const toki_scope* scope, 
       return toki_neighbour{one.id, one.cosine};
     });
     *found = nearest.size();
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -225,6 +221,9 @@ size_t toki_index_size(const toki_index* index) {
 
 toki_status toki_pool_create(size_t slots, toki_content content, toki_pool** pool,
                              toki_error* error) {
+  if (const toki_status status = cleared(pool, error)) {
+    return status;
+  }
   if (content != TOKI_CONTENT_EMPTY && content != TOKI_CONTENT_UNKNOWN) {
     return wrong(error, "slots begin empty or unknown");
   }
@@ -249,7 +248,7 @@ toki_status toki_pool_lease(toki_pool* pool, size_t slot, toki_error* error) {
     return fail(error, TOKI_ERROR_BUSY, "the slot is in use");
   }
   pool->pool.lease(slot, {});
-  return TOKI_OK;
+  return kOk;
 }
 
 toki_status toki_pool_release(toki_pool* pool, size_t slot, toki_error* error) {
@@ -257,7 +256,7 @@ toki_status toki_pool_release(toki_pool* pool, size_t slot, toki_error* error) {
     return status;
   }
   pool->pool.release(slot);
-  return TOKI_OK;
+  return kOk;
 }
 
 toki_status toki_pool_hold(toki_pool* pool, size_t slot, const toki_scope* scope,
@@ -271,7 +270,7 @@ toki_status toki_pool_hold(toki_pool* pool, size_t slot, const toki_scope* scope
   }
   return guarded(error, [&] {
     pool->pool.hold(slot, scope_of(scope), Tokens(tokens, tokens + count), unknown_tail, 0);
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -281,8 +280,8 @@ toki_status toki_pool_set_content(toki_pool* pool, size_t slot, toki_content con
     return status;
   }
   switch (content) {
-    case TOKI_CONTENT_EMPTY: pool->pool.set_empty(slot); return TOKI_OK;
-    case TOKI_CONTENT_UNKNOWN: pool->pool.set_unknown(slot); return TOKI_OK;
+    case TOKI_CONTENT_EMPTY: pool->pool.set_empty(slot); return kOk;
+    case TOKI_CONTENT_UNKNOWN: pool->pool.set_unknown(slot); return kOk;
     default: return wrong(error, "a slot is made empty or unknown; toki_pool_hold() says more");
   }
 }
@@ -302,11 +301,12 @@ toki_status toki_pool_slot(const toki_pool* pool, size_t slot, toki_slot_info* i
                  .leased = held.leased,
                  .last_used = held.last_used}),
         info);
-  return TOKI_OK;
+  return kOk;
 }
 
 toki_status toki_token_cache_create(size_t max_bytes, toki_token_cache** cache, toki_error* error) {
-  return made(cache, error, [&] { return TokenCache(max_bytes); });
+  const toki_status status = cleared(cache, error);
+  return status != TOKI_OK ? status : made(cache, error, [&] { return TokenCache(max_bytes); });
 }
 
 void toki_token_cache_free(toki_token_cache* cache) {
@@ -325,7 +325,7 @@ toki_status toki_token_cache_reset(toki_token_cache* cache, const toki_special_t
       ours.push_back({specials[i].text, specials[i].id});
     }
     cache->cache.reset(std::move(ours));
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -341,7 +341,7 @@ toki_status toki_token_cache_find(toki_token_cache* cache, const char* text, siz
     std::copy_n(known.tokens.begin(), std::min(capacity, known.tokens.size()), tokens);
     *known_bytes = known.bytes;
     *known_tokens = known.tokens.size();
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -353,7 +353,7 @@ toki_status toki_token_cache_put(toki_token_cache* cache, const char* text, size
   }
   return guarded(error, [&] {
     cache->cache.put({text, length}, start_token, span_of(tokens, count));
-    return TOKI_OK;
+    return kOk;
   });
 }
 

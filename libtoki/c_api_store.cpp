@@ -38,11 +38,7 @@ std::array<StatRow, kStatRows> rows_of(const toki_engine* engine, const toki_sto
 toki_status toki_store_open(const toki_store_options* given, toki_store** store,
                             toki_error* error) {
   toki_store_options options{};
-  if (store == nullptr) {
-    return missing(error);
-  }
-  *store = nullptr;
-  if (const toki_status status = read(given, options, error)) {
+  if (const toki_status status = options_for(store, given, options, error)) {
     return status;
   }
   if (options.dir == nullptr || options.slot_dir == nullptr) {
@@ -64,7 +60,12 @@ void toki_store_close(toki_store* store) {
 uint64_t toki_store_match(const toki_store* store, const toki_scope* scope,
                           const toki_token* tokens, size_t count) {
   TOKI_CHECK(store != nullptr);
-  return store->store->match(scope_of(scope), span_of(tokens, count)).tokens;
+  std::uint64_t stored = 0;
+  guarded(nullptr, [&] {
+    stored = store->store->match(scope_of(scope), span_of(tokens, count)).tokens;
+    return kOk;
+  });
+  return stored;
 }
 
 toki_status toki_store_take(toki_store* store, const toki_scope* scope, const toki_token* tokens,
@@ -82,7 +83,7 @@ toki_status toki_store_take(toki_store* store, const toki_scope* scope, const to
     if (taken != nullptr) {
       *taken = done->tokens.size();
     }
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -99,14 +100,14 @@ toki_status toki_store_compose(toki_store* store, const toki_scope* scope, const
       return fail(error, done.error());
     }
     *composed = *done;
-    return TOKI_OK;
+    return kOk;
   });
 }
 
 toki_status toki_store_discard(toki_store* store, const char* file, toki_error* error) {
   return store == nullptr || file == nullptr ? missing(error) : guarded(error, [&] {
     return store->store->discard(file)
-               ? TOKI_OK
+               ? kOk
                : fail(error, TOKI_ERROR_NOT_FOUND, "there is no such state file");
   });
 }
@@ -120,14 +121,14 @@ toki_status toki_store_forget_all(toki_store* store, uint64_t* pieces, toki_erro
     if (pieces != nullptr) {
       *pieces = *gone;
     }
-    return TOKI_OK;
+    return kOk;
   });
 }
 
 toki_status toki_store_maintain(toki_store* store, toki_error* error) {
   return store == nullptr ? missing(error) : guarded(error, [&] {
     store->store->maintain();
-    return TOKI_OK;
+    return kOk;
   });
 }
 
@@ -140,7 +141,7 @@ toki_status toki_stats_get(const toki_engine* engine, const toki_store* store, c
     for (const StatRow& row : rows_of(engine, store)) {
       if (row.name == name) {
         *value = row.value;
-        return TOKI_OK;
+        return kOk;
       }
     }
     return fail(error, TOKI_ERROR_NOT_FOUND, "there is no statistic of this name");
@@ -159,6 +160,6 @@ toki_status toki_stats_visit(const toki_engine* engine, const toki_store* store,
       stat.counter = row.counter;
       visit(user, &stat);
     }
-    return TOKI_OK;
+    return kOk;
   });
 }
