@@ -22,7 +22,7 @@ static size_t compute(int32_t slot, const toki_token* tokens, size_t count) {
   return same;
 }
 
-// [guide: begins
+// [request]
 static int serve(toki_engine* engine, const toki_token* tokens, size_t count) {
   toki_error error;
   toki_ticket* ticket;
@@ -65,4 +65,4 @@ int main(void) {
   toki_engine_free(engine);
   return failed;
 }
-// guide: ends]
+// [/request]

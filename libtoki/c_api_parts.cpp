@@ -142,9 +142,11 @@ toki_status toki_tree_visit_hottest(const toki_tree* tree, size_t most, size_t m
   });
 }
 
-void toki_tree_clear(toki_tree* tree) {
-  TOKI_CHECK(tree != nullptr);
-  tree->tree.clear();
+toki_status toki_tree_clear(toki_tree* tree, toki_error* error) {
+  return tree == nullptr ? missing(error) : guarded(error, [&] {
+    tree->tree.clear();
+    return kOk;
+  });
 }
 size_t toki_tree_blocks(const toki_tree* tree) {
   TOKI_CHECK(tree != nullptr);

@@ -20,7 +20,8 @@ static void tree_matches(void) {
   CHECK(toki_tree_blocks(tree) == 7);
   CHECK(toki_tree_bytes(tree) >= 100 * sizeof(toki_token));
   CHECK(toki_tree_insert(tree, NULL, NULL, 3, NULL, NULL) == TOKI_ERROR_INVALID_ARGUMENT);
-  toki_tree_clear(tree);
+  CHECK(toki_tree_clear(NULL, NULL) == TOKI_ERROR_INVALID_ARGUMENT);
+  CHECK(toki_tree_clear(tree, NULL) == TOKI_OK);
   CHECK(toki_tree_match(tree, NULL, a.tokens, a.count) == 0);
   CHECK(toki_tree_blocks(tree) == 0);
   toki_tree_free(tree);
