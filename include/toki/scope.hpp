@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,8 @@ class TOKI_EXPORT Scope {
   /// A scope from its parts. Parts are framed by their lengths, so ("org_1", "2345") and
   /// ("org_12345", "") differ.
   Scope(std::initializer_list<std::string_view> parts);
+  /// The same of parts whose number is known when the program runs.
+  static Scope from_parts(std::span<const std::string_view> parts);
 
   /// The scope whose bytes() these are, as they were stored.
   static Scope from_bytes(std::string bytes);
