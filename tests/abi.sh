@@ -14,8 +14,8 @@ command -v abidiff >/dev/null || { echo "SKIPPED: no abidiff (Debian: abigail-to
 
 compare() {  # OLD-INCLUDE OLD.so NEW-INCLUDE NEW.so: 0 nothing broke, 1 something did, 2 abidiff failed
   local status=0
-  abidiff --no-added-syms --suppressions "$root/libtoki/abi/suppressions.ini" --headers-dir1 "$1" --headers-dir2 "$3" \
-    "$2" "$4" || status=$?
+  abidiff --no-added-syms --suppressions "$root/libtoki/abi/suppressions.ini" \
+    --headers-dir1 "$1" --headers-dir2 "$3" "$2" "$4" || status=$?
   [ $((status & 3)) = 0 ] || return 2
   [ $status = 0 ] || return 1
 }
@@ -27,7 +27,7 @@ verdict() {  # OLD-SONAME NEW-SONAME RESULT-OF-COMPARE: the exit status
       if [ "$1" != "$2" ]; then
         echo "abi: reported only, $1 became $2"
       elif [[ $2 = *.so.0.* ]]; then
-        echo "abi: reported only, this is before 1.0. Programs built with the last release break: raise the minor version"
+        echo "abi: reported only, before 1.0. Programs built with the last release break: raise the minor version"
       else
         echo "abi: programs built with the last release break" >&2
         return 1
@@ -60,7 +60,8 @@ Thing::Thing(const Options& o) : impl(new Impl{o.a + o.b}) {}
 int Thing::run(Base& base) { return base.first() + base.last() + impl->sum; }
 TINY
     sed -i "$2" "$work/$1/include/tiny.hpp" "$work/$1/tiny.cpp"
-    "${CXX:-c++}" -g -Og -shared -fPIC -Wl,-soname,libtiny.so.1 -I "$work/$1/include" "$work/$1/tiny.cpp" -o "$work/$1/tiny.so"
+    "${CXX:-c++}" -g -Og -shared -fPIC -Wl,-soname,libtiny.so.1 -I "$work/$1/include" "$work/$1/tiny.cpp" \
+      -o "$work/$1/tiny.so"
   }
   expect() {  # RESULT NAME
     local result=0
@@ -110,7 +111,10 @@ if [ "$1" = --self-test ]; then
   self_test
   exit
 fi
-git -C "$root" rev-parse --git-dir >/dev/null 2>&1 || { echo "SKIPPED: not a git clone, so there is no release to compare with"; exit 77; }
+git -C "$root" rev-parse --git-dir >/dev/null 2>&1 || {
+  echo "SKIPPED: not a git clone, so there is no release to compare with"
+  exit 77
+}
 # HEAD may be a release itself; it is compared with the one before.
 tag=$(git -C "$root" describe --tags --abbrev=0 --match 'v[0-9]*' HEAD^ 2>/dev/null || true)
 if [ -z "$tag" ]; then
@@ -133,6 +137,7 @@ if [ ! -e "$old/built" ]; then
 fi
 library "$root" "$work/new"
 result=0
-compare "$old/source/include" "$old/build/libtoki/libtoki.so" "$root/include" "$work/new/libtoki/libtoki.so" || result=$?
+compare "$old/source/include" "$old/build/libtoki/libtoki.so" "$root/include" "$work/new/libtoki/libtoki.so" ||
+  result=$?
 echo "abi: compared with $tag"
 verdict "$(soname "$old/build/libtoki/libtoki.so")" "$(soname "$work/new/libtoki/libtoki.so")" "$result"

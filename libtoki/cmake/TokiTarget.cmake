@@ -26,5 +26,6 @@ function(toki_pkg_config name)
   file(RELATIVE_PATH up ${folder} /)
   string(REGEX REPLACE "/$" "" prefix "\${pcfiledir}/${up}")
   configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
-  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT libtoki-dev)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
+    COMPONENT libtoki-dev)
 endfunction()

@@ -10,17 +10,20 @@ prefix=$work/prefix
 cxx=${CXX:-c++}
 fail() { echo "package: $*" >&2; exit 1; }
 quietly() { "$@" >"$work/$which.log" 2>&1 || { cat "$work/$which.log"; fail "failed: $*"; }; }
-version=$(sed -n 's/#define TOKI_VERSION_[A-Z]* \([0-9]*\)/\1/p' "$here/../../include/toki/version.hpp" | paste -sd .)
+components=toki
+[ "$HTTP" != ON ] || components='toki;http'
+version=$(sed -n 's/#define TOKI_VERSION_[A-Z]* \([0-9]*\)/\1/p' "$here/../../include/toki/version.hpp" |
+  paste -sd .)
 abi=$(cut -d. -f1 <<<"$version")
 [ "$abi" != 0 ] || abi=$(cut -d. -f1,2 <<<"$version")
 
 configure() {  # NAME MORE...: the project find_package
-  quietly cmake -S "$here/find_package" -B "$work/$1" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_COMPILER="$cxx" \
-    -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER_LAUNCHER= "${@:2}"
+  quietly cmake -S "$here/find_package" -B "$work/$1" -G Ninja -DCMAKE_BUILD_TYPE=None \
+    -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_PREFIX_PATH="$prefix" -DWANTED_COMPONENTS="$components" "${@:2}"
 }
 refused() {  # MESSAGE CONFIGURE-ARGUMENTS...: the project finds no toki, and is told why
-  cmake -S "$here/find_package" -B "$work/refused" -G Ninja -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_PREFIX_PATH="$prefix" \
-    "${@:2}" >"$work/refused.log" 2>&1 && fail "found although: $1"
+  cmake --fresh -S "$here/find_package" -B "$work/refused" -G Ninja -DCMAKE_CXX_COMPILER="$cxx" \
+    -DCMAKE_PREFIX_PATH="$prefix" "${@:2}" >"$work/refused.log" 2>&1 && fail "found although: $1"
   tr -s '\n ' ' ' <"$work/refused.log" | grep -qF -- "$1" || { cat "$work/refused.log"; fail "does not say: $1"; }
 }
 
@@ -33,11 +36,11 @@ case $which in
     done
     # What the tree can be moved to is where it works from.
     mv "$prefix" "$work/moved" && prefix=$work/moved && mv "$prefix" "$work/prefix"
-    ! grep -rlF -- "$2" "$work/prefix" --include='*.cmake' --include='*.pc' || fail "paths of the build are installed"
+    ! grep -rlF --include='*.cmake' --include='*.pc' -- "$2" "$work/prefix" || fail "paths of the build are installed"
     ;;
 
   find_static)
-    configure static -DWANTED_STANDARD=20 -DWANTED_COMPONENTS="$([ "$HTTP" = ON ] && echo 'toki;http' || echo toki)"
+    configure static -DWANTED_STANDARD=20
     quietly cmake --build "$work/static"
     "$work/static/consumer"
     [ "$HTTP" != ON ] || "$work/static/http"
@@ -52,7 +55,9 @@ case $which in
     configure shared -DWANTED_STANDARD=23 -DBUILD_SHARED_LIBS=ON -DWANTED_VERSION="${version%.*}"
     quietly cmake --build "$work/shared"
     "$work/shared/consumer"
-    readelf -d "$work/shared/consumer" | grep -qF "Shared library: [libtoki.so.$abi]" || fail "not linked with libtoki.so.$abi"
+    [ "$HTTP" != ON ] || "$work/shared/http"
+    readelf -d "$work/shared/consumer" | grep -qF "Shared library: [libtoki.so.$abi]" ||
+      fail "not linked with libtoki.so.$abi"
     quietly cmake --install "$work/shared" --prefix "$work/shared/out"
     ;;
 
@@ -77,7 +82,8 @@ case $which in
     for header in "$prefix"/include/toki/*.hpp; do
       echo "#include <toki/${header##*/}>" |
         "$cxx" -x c++ -std=c++20 -fno-exceptions -fno-rtti -Wall -Wextra -Wpedantic -Wconversion -Werror \
-          -fsyntax-only -I "$prefix/include" - || fail "${header##*/} does not compile alone without exceptions and RTTI"
+          -fsyntax-only -I "$prefix/include" - ||
+        fail "${header##*/} does not compile alone without exceptions and RTTI"
     done
     ;;
 
@@ -85,12 +91,12 @@ case $which in
     # The source is outside of the project, as a package manager or FetchContent leaves it.
     for way in add_subdirectory FetchContent; do
       standard=$([ $way = FetchContent ] && echo 23 || echo 20)
-      quietly cmake -S "$here/source_tree" -B "$work/source_tree" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O0 \
-        -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_CXX_COMPILER_LAUNCHER="${LAUNCHER:-}" -DTOKI_SOURCE="$here/../.." \
-        -DWAY=$way -DWANTED_STANDARD="$standard"
+      quietly cmake -S "$here/source_tree" -B "$work/source_tree" -G Ninja -DCMAKE_BUILD_TYPE=None \
+        -DCMAKE_CXX_FLAGS=-O0 -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_CXX_COMPILER_LAUNCHER="${LAUNCHER:-}" \
+        -DTOKI_SOURCE="$here/../.." -DWAY=$way -DWANTED_STANDARD="$standard"
       quietly cmake --build "$work/source_tree" --target consumer plugin
       "$work/source_tree/consumer"
-      ! [ -e "$work/source_tree/toki/libtoki/libtoki_http.a" ] || fail "a project that uses toki builds toki::http unasked"
+      ! grep -q libtoki_http "$work/source_tree/build.ninja" || fail "toki::http is built unasked"
       echo "package: $way"
     done
     ;;
