@@ -76,6 +76,7 @@ asio::awaitable<toki::http::AnswerFacts> ask(Server server, const toki::Scope& s
 // [/request]
 
 asio::awaitable<void> ask_twice(Server server, std::string text) {
+  (void)co_await server.backend.async_learn_chat_tokens();  // computes a tiny chat in slot 0
   const auto said = must(co_await server.backend.async_describe());
   toki::BackendFacts facts;
   facts.slots = said.slots;
@@ -83,7 +84,6 @@ asio::awaitable<void> ask_twice(Server server, std::string text) {
   facts.context = said.context;
   facts.own_cache = false;  // llama-server runs with --cache-ram 0
   server.engine.backend_changed(facts);
-  (void)co_await server.backend.async_learn_chat_tokens();
 
   const toki::Scope scope({said.identity});
   const std::string chat = R"({"messages":[{"role":"user","content":)" + toki::http::quote(text) +

@@ -63,7 +63,7 @@ class Program {
     auto ticket = engine_.begin(
         {.scope = scope_, .tokens = prompt, .from_ids = true, .boundaries = {&boundary, 1}});
     if (!ticket) throw std::runtime_error(ticket.error().detail);  // one at a time: never
-    toki::run_steps(*ticket, llama_, store_.get());
+    if (!cold_) toki::run_steps(*ticket, llama_, store_.get());
     ticket->sent();
     const toki::SlotId slot = *ticket->slot();
     if (cold_ || !ticket->may_reuse()) llama_.clear(slot);
@@ -86,7 +86,7 @@ class Program {
   // [save]
   /// What the sequences hold is worth keeping for the next run.
   void save_all() {
-    while (auto chore = engine_.begin_chore()) {
+    while (auto chore = engine_.begin_chore()) {  // Errc::not_found: nothing is left to do
       toki::run_steps(*chore, llama_, store_.get());
       std::move(*chore).dismiss({}, toki::SlotContent::unknown);
     }
@@ -184,7 +184,7 @@ int main(int argc, char** argv) {
     const bool cold = arguments.size() > 2 && arguments[2] == "--cold";
     Program program(arguments[0], arguments[1], cold);
     run(program, std::cin);
-    program.save_all();
+    if (!cold) program.save_all();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "in_process: %s\n", error.what());
     return 1;

@@ -128,8 +128,8 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   /// Computes the prompt in the slot and continues it greedily by `count` tokens, for trials.
   boost::asio::awaitable<Result<Continued>> async_continue(SlotId slot, TokenSpan prompt,
                                                            std::uint32_t count);
-  /// Sends one tiny chat and finds out whether the server puts its start token before a rendered
-  /// chat; false when it cannot be told.
+  /// Sends one tiny chat to slot 0 and finds out whether the server puts its start token before a
+  /// rendered chat; false when it cannot be told.
   boost::asio::awaitable<bool> async_learn_chat_tokens();
 
   /// Finds the special tokens of the model's chat template in front of which a text can be cut
