@@ -144,14 +144,9 @@ class LentBackend final : public Backend {
   const toki_backend table_;
 };
 
-toki_status run(Ticket& ticket, const toki_backend* given, toki_store* store, toki_error* error) {
-  toki_backend table{};
-  if (const toki_status status = read(given, table, error)) {
-    return status;
-  }
+void run(Ticket& ticket, const toki_backend& table, toki_store* store) {
   LentBackend backend(table);
   run_steps(ticket, backend, store != nullptr ? store->store.get() : nullptr);
-  return kOk;
 }
 
 }  // namespace
@@ -383,22 +378,31 @@ toki_status toki_engine_visit_pins(const toki_engine* engine,
 
 toki_status toki_engine_run_chore(toki_engine* engine, const toki_backend* backend,
                                   toki_store* store, bool while_busy, toki_error* error) {
-  return engine == nullptr ? missing(error) : guarded(error, [&] {
+  toki_backend table{};
+  if (const toki_status status = engine == nullptr ? missing(error) : read(backend, table, error)) {
+    return status;
+  }
+  return guarded(error, [&] {
     auto chore = engine->engine.begin_chore(while_busy);
     if (!chore) {
       return fail(error, chore.error());
     }
-    const toki_status status = run(*chore, backend, store, error);
+    run(*chore, table, store);
     std::move(*chore).dismiss({}, SlotContent::unknown);
-    return status;
+    return kOk;
   });
 }
 
 toki_status toki_ticket_run_steps(toki_ticket* ticket, const toki_backend* backend,
                                   toki_store* store, toki_error* error) {
-  return ticket == nullptr
-             ? missing(error)
-             : guarded(error, [&] { return run(ticket->ticket, backend, store, error); });
+  toki_backend table{};
+  if (const toki_status status = ticket == nullptr ? missing(error) : read(backend, table, error)) {
+    return status;
+  }
+  return guarded(error, [&] {
+    run(ticket->ticket, table, store);
+    return kOk;
+  });
 }
 
 int32_t toki_ticket_slot(const toki_ticket* ticket) {

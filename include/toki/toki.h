@@ -257,9 +257,8 @@ typedef struct toki_query {
   int64_t waited_ms;            ///< how long the caller has waited for a slot already
   int64_t patience_ms;          ///< how long it would still wait for a busy slot that fits better
   int64_t lead_patience_ms;     ///< and for a prefix that another request computes now
-  toki_reason
-      bypass;     ///< TOKI_REASON_CACHE_PROMPT_FALSE to _NOT_CACHEABLE: toki has no say, for this
-                  ///< reason. 0: it has
+  /// TOKI_REASON_CACHE_PROMPT_FALSE to _NOT_CACHEABLE: toki has no say, for this reason. 0: it has.
+  toki_reason bypass;
   bool from_ids;  ///< the prompt can be computed from its token ids alone (toki_backend::prefill)
   bool followed;  ///< others wait that share its beginning
 } toki_query;

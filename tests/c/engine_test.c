@@ -281,6 +281,9 @@ static void pins(void) {
   engine = new_engine(2, NULL);
   const toki_scope* const served[] = {NULL};
   CHECK(toki_engine_pin(engine, NULL, NULL, 0, &id, NULL) == TOKI_ERROR_INVALID_ARGUMENT);
+  const prompt too_long = counting(1, MOST_TOKENS);  // the context of a slot
+  CHECK(toki_engine_pin(engine, NULL, too_long.tokens, MOST_TOKENS, &id, NULL) ==
+        TOKI_ERROR_INVALID_ARGUMENT);
   CHECK(toki_engine_pin(engine, NULL, kept.tokens, 300, &id, NULL) == TOKI_OK);
   CHECK(id != 0);
   CHECK(toki_engine_run_chore(engine, &table, NULL, false, NULL) == TOKI_ERROR_NOT_FOUND);
@@ -425,6 +428,79 @@ static void engine_options(void) {
   toki_engine_free(engine);
 }
 
+static void other_options(void) {
+  fake_backend backend = {.folder = NULL};
+  const toki_backend table = table_of(&backend);
+  toki_engine_options options;
+  toki_init(&options);
+  options.hot_pins = 1;
+  options.tree_block_size = 8;
+  options.tree_max_bytes = 64 << 10;
+  options.max_prompt_bytes = 32 << 10;
+  options.good_match = 0.01;
+  toki_engine* engine = new_engine(3, &options);
+  const toki_scope* const served[] = {NULL};
+  CHECK(toki_engine_serve_pins(engine, served, 1, NULL) == TOKI_OK);
+  const prompt system = counting(1, 400);
+  for (toki_token i = 0; i < 12; ++i) {
+    const prompt one = joined(system, 400, counting(5000 + 100 * i, 40));
+    run_request(engine, &backend, NULL, &one);
+  }
+  while (toki_engine_run_chore(engine, &table, NULL, false, NULL) == TOKI_OK) {
+  }
+  CHECK(stat_of(engine, NULL, "pins_hot") == 1);
+  toki_pin_info seen;
+  toki_init(&seen);
+  CHECK(toki_engine_visit_pins(engine, pin_seen, &seen, NULL) == TOKI_OK);
+  CHECK(seen.tokens == 400 && !seen.by_hand);
+
+  for (toki_token i = 0; i < 12; ++i) {
+    const prompt filler = counting(100000 + 2000 * i, 1000);
+    run_request(engine, &backend, NULL, &filler);
+  }
+  CHECK(stat_of(engine, NULL, "tree_blocks") < 1024);  // of 1500: 64 bytes each, at least
+  CHECK(stat_of(engine, NULL, "prompt_bytes") <= 32 << 10);
+  CHECK(stat_of(engine, NULL, "prompts_known") < 20);
+  const prompt asked = joined(counting(122000, 60), 60, counting(9000, 40));
+  CHECK(!toki_engine_wants_embedding(engine, NULL, asked.tokens, asked.count));
+  toki_engine_free(engine);
+}
+
+// What a completed request tells beside its tokens.
+static void outcomes(void) {
+  toki_engine* engine = new_engine(1, NULL);
+  const prompt asked = counting(1, 100);
+  const toki_query query = query_of(&asked);
+  toki_ticket* ticket = NULL;
+  CHECK(toki_engine_begin(engine, &query, &ticket, NULL) == TOKI_OK);
+  toki_ticket_sent(ticket);
+  toki_outcome outcome;
+  toki_init(&outcome);
+  outcome.ending = TOKI_ENDING_COMPLETED;
+  outcome.prompt_tokens = 100;
+  outcome.prompt_ms = 700;
+  outcome.truncated = true;
+  CHECK(toki_ticket_finish(ticket, &outcome, NULL, NULL) == TOKI_OK);
+  CHECK(stat_of(engine, NULL, "prefill_ms_per_token") == 7);
+  toki_slot_info info;
+  toki_init(&info);
+  CHECK(toki_engine_slot(engine, 0, &info, NULL) == TOKI_OK);
+  CHECK(info.content == TOKI_CONTENT_UNKNOWN);
+
+  outcome.truncated = false;
+  CHECK(toki_engine_begin(engine, &query, &ticket, NULL) == TOKI_OK);
+  toki_ticket_sent(ticket);
+  CHECK(toki_ticket_finish(ticket, &outcome, NULL, NULL) == TOKI_OK);
+  CHECK(toki_engine_begin(engine, &query, &ticket, NULL) == TOKI_OK);
+  toki_ticket_sent(ticket);
+  outcome.cached_tokens = 1000;  // more than the prompt has
+  toki_account account;
+  toki_init(&account);
+  CHECK(toki_ticket_finish(ticket, &outcome, &account, NULL) == TOKI_OK);
+  CHECK(account.integrity_fault);
+  toki_engine_free(engine);
+}
+
 typedef struct stats_seen {
   size_t rows;
   size_t counters;
@@ -523,6 +599,8 @@ void engine_tests(void) {
   run_case("with isolation nothing of another scope may be reused", isolated);
   run_case("similarity finds what the tree has forgotten", similarity);
   run_case("an engine has the options that it was given", engine_options);
+  run_case("budgets, hot pins and what a good match is are chosen", other_options);
+  run_case("rate, truncation and impossible reuse are told by the outcome", outcomes);
   run_case("statistics by name, and all of them", statistics);
   run_case("what is NULL and must not be is refused", null_arguments);
 }

@@ -138,6 +138,30 @@ static void trouble(void) {
   remove_folder(&where);
 }
 
+// A program that does what is due until nothing is left comes to an end, whatever fails.
+static void chores_end(void) {
+  const folder where = new_folder();
+  toki_store* store = open_store(&where);
+  fake_backend backend = {.folder = where.slots};
+  toki_backend table = table_of(&backend);
+  table.save = refuse;
+  toki_engine* engine = new_engine(4, NULL);
+  toki_engine_use_store(engine, store, NULL);
+  for (toki_token first = 0; first < 40000; first += 10000) {
+    const prompt one = counting(first, 1000);
+    run_request(engine, &backend, store, &one);
+  }
+  int chores = 0;
+  while (chores < 1000 && toki_engine_run_chore(engine, &table, store, true, NULL) == TOKI_OK) {
+    ++chores;
+  }
+  CHECK(chores > 0 && chores < 10);
+  CHECK(stat_of(engine, store, "save_failures_total") == chores);
+  toki_engine_free(engine);
+  toki_store_close(store);
+  remove_folder(&where);
+}
+
 // A model that cannot rewind: a snapshot is kept where the system message ends.
 static void boundaries(void) {
   const folder where = new_folder();
@@ -207,6 +231,7 @@ void steps_tests(void) {
   run_case("what idle slots hold is saved, and reused after a restart", restart);
   run_case("a failed restore costs the reuse, not the request", broken_restore);
   run_case("a ticket says what the backend said, and does without what it cannot do", trouble);
+  run_case("what is due comes to an end, also when all of it fails", chores_end);
   run_case("a backend that cannot rewind keeps a state where the system message ends", boundaries);
   run_case("one request computes what others wait for", leader);
 }

@@ -72,6 +72,10 @@ case $which in
     LD_LIBRARY_PATH=$(pkg-config --variable=libdir toki) "$work/pc_shared"
     compile -std=c++23 -static "$here/main.cpp" -o "$work/pc_static" $(pkg-config --static --cflags --libs toki)
     "$work/pc_static"
+    # In C, by the command line of docs/c-api.md: no C++ library is named.
+    "${CC:-cc}" -std=c11 -Wall -Wextra -Wpedantic -Werror "$here/../../examples/c_prefix.c" -o "$work/pc_c" \
+      $(pkg-config --cflags --libs toki)
+    LD_LIBRARY_PATH=$(pkg-config --variable=libdir toki) "$work/pc_c" | grep -qx '1000 tokens, 900 of them reused: hit'
     if [ "$HTTP" = ON ]; then
       compile -std=c++20 "$here/http.cpp" -o "$work/pc_http" $(pkg-config --cflags --libs toki-http)
       LD_LIBRARY_PATH=$(pkg-config --variable=libdir toki) "$work/pc_http"
