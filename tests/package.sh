@@ -46,6 +46,8 @@ dpkg --install "${debs[@]}"
 "$root/usr/bin/toki-replay" --help | grep -q -- --spawn
 "$root/usr/bin/tokid" --config "$root/etc/toki/tokid.toml" --check-config | grep -qx 'data-dir = "/var/lib/toki"'
 [ -f "$root/lib/systemd/system/tokid.service" ] || fail "no unit"
+grep -qx 'KillMode=mixed' "$root/lib/systemd/system/tokid.service" ||
+  fail "the unit would stop a llama-server before its slots are saved"
 ls "$root"/usr/share/man/man1/tokid.1* >/dev/null
 
 # A program is built against what the packages hold, and runs with the packaged library.

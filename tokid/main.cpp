@@ -19,6 +19,7 @@
 #include <cstdio>
 #include <fcntl.h>
 #include <filesystem>
+#include <malloc.h>
 #include <memory>
 #include <optional>
 #include <sys/file.h>
@@ -322,9 +323,21 @@ int run(Options options, int argc, char** argv, const std::string& settings) {
   return daemon.exit_code;
 }
 
+// glibc raises the size from which it maps memory to whatever was freed last: after one body of megabytes
+// they all come from the heap, where what lives longer keeps them from being given back. Measured in the
+// soak: 28 MB at rest, which stay so, against 77 to 200.
+void give_back_large_buffers() {
+#ifdef M_ARENA_MAX
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  mallopt(M_TRIM_THRESHOLD, 4 << 20);
+  mallopt(M_ARENA_MAX, 2);
+#endif
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  give_back_large_buffers();
   std::signal(SIGPIPE, SIG_IGN);
   const Parsed parsed = parse_options(argc, argv);
   if (!parsed.run) {
