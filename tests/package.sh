@@ -28,8 +28,8 @@ has "$library" Depends libsqlite3-0
 has libtoki-dev Depends "$library (= $version)"
 has libtoki-dev Depends libsqlitecpp-dev
 has libtoki-dev Recommends libboost1.81-dev
-dpkg-deb --ctrl-tarfile "$(deb "$library")" | tar -xO ./postinst ./shlibs >"$work/control"
-grep -q ldconfig "$work/control" || fail "ldconfig does not run for $library"
+dpkg-deb --ctrl-tarfile "$(deb "$library")" | tar -xO ./triggers ./shlibs >"$work/control"
+grep -q "^activate-noawait ldconfig" "$work/control" || fail "ldconfig does not run for $library"
 grep -qF "$library (>= $version)" "$work/control" || fail "$library has no shlibs"
 dpkg-deb --fsys-tarfile "$(deb "$library")" | tar -t | grep -vE "/$|/libtoki\.so\.[0-9.]+$|/copyright$" &&
   fail "$library holds more than the library"
