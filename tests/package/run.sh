@@ -10,6 +10,7 @@ prefix=$work/prefix
 cxx=${CXX:-c++}
 fail() { echo "package: $*" >&2; exit 1; }
 quietly() { "$@" >"$work/$which.log" 2>&1 || { cat "$work/$which.log"; fail "failed: $*"; }; }
+HTTP=${HTTP:-OFF}
 components=toki
 [ "$HTTP" != ON ] || components='toki;http'
 version=$(sed -n 's/#define TOKI_VERSION_[A-Z]* \([0-9]*\)/\1/p' "$here/../../include/toki/version.hpp" |
@@ -93,16 +94,18 @@ case $which in
 
   source_tree)
     # The source is outside of the project, as a package manager or FetchContent leaves it.
-    for way in add_subdirectory FetchContent; do
-      standard=$([ $way = FetchContent ] && echo 23 || echo 20)
+    # The second time with the shared library, of the same objects.
+    while read -r way standard shared; do
       quietly cmake -S "$here/source_tree" -B "$work/source_tree" -G Ninja -DCMAKE_BUILD_TYPE=None \
         -DCMAKE_CXX_FLAGS=-O0 -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_CXX_COMPILER_LAUNCHER="${LAUNCHER:-}" \
-        -DTOKI_SOURCE="$here/../.." -DWAY=$way -DWANTED_STANDARD="$standard"
-      quietly cmake --build "$work/source_tree" --target consumer plugin
+        -DTOKI_SOURCE="$here/../.." -DWAY="$way" \
+        -DWANTED_STANDARD="$standard" -DBUILD_SHARED_LIBS="$shared"
+      quietly cmake --build "$work/source_tree" --target consumer plugin </dev/null
       "$work/source_tree/consumer"
       ! grep -q libtoki_http "$work/source_tree/build.ninja" || fail "toki::http is built unasked"
       echo "package: $way"
-    done
+    done <<<"add_subdirectory 20 OFF
+FetchContent 23 ON"
     ;;
 
   *) fail "no such test: $which" ;;
