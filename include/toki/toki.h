@@ -675,21 +675,21 @@ TOKI_API toki_status toki_pool_create(size_t slots, toki_content content, toki_p
 /// Gives all its memory back.
 TOKI_API void toki_pool_free(toki_pool* pool);
 /// Leading tokens of the prompt that the slot is known to hold. REQUIRES: there is such a slot.
-TOKI_API size_t toki_pool_common(const toki_pool* pool, size_t slot, const toki_scope* scope,
+TOKI_API size_t toki_pool_common(const toki_pool* pool, uint32_t slot, const toki_scope* scope,
                                  const toki_token* tokens, size_t count);
 /// Somebody works in it. TOKI_ERROR_BUSY: somebody does already.
-TOKI_API toki_status toki_pool_lease(toki_pool* pool, size_t slot, toki_error* error);
+TOKI_API toki_status toki_pool_lease(toki_pool* pool, uint32_t slot, toki_error* error);
 /// Nobody works in it any more.
-TOKI_API toki_status toki_pool_release(toki_pool* pool, size_t slot, toki_error* error);
+TOKI_API toki_status toki_pool_release(toki_pool* pool, uint32_t slot, toki_error* error);
 /// It holds these tokens now, and behind them `unknown_tail` others.
-TOKI_API toki_status toki_pool_hold(toki_pool* pool, size_t slot, const toki_scope* scope,
+TOKI_API toki_status toki_pool_hold(toki_pool* pool, uint32_t slot, const toki_scope* scope,
                                     const toki_token* tokens, size_t count, uint64_t unknown_tail,
                                     toki_error* error);
 /// It is empty now, or holds something unknown.
-TOKI_API toki_status toki_pool_set_content(toki_pool* pool, size_t slot, toki_content content,
+TOKI_API toki_status toki_pool_set_content(toki_pool* pool, uint32_t slot, toki_content content,
                                            toki_error* error);
 /// What it holds. In all of these, TOKI_ERROR_NOT_FOUND: there is no such slot.
-TOKI_API toki_status toki_pool_slot(const toki_pool* pool, size_t slot, toki_slot_info* info,
+TOKI_API toki_status toki_pool_slot(const toki_pool* pool, uint32_t slot, toki_slot_info* info,
                                     toki_error* error);
 
 /// @}
