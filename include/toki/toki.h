@@ -519,9 +519,9 @@ enum { TOKI_LOG_ERROR = 0, TOKI_LOG_WARN = 1, TOKI_LOG_INFO = 2, TOKI_LOG_DEBUG 
 typedef struct toki_store_options {
   size_t size;      ///< of this struct: toki_init()
   const char* dir;  ///< its own folder, made when missing
-  const char*
-      slot_dir;  ///< where the backend reads and writes state files; has to exist. Locked, and
-                 ///< state files of earlier runs are removed
+  /// Where the backend reads and writes state files; has to exist. It is locked, and state files of
+  /// earlier runs are removed.
+  const char* slot_dir;
   uint64_t max_bytes;                                               ///< on disk; 0: 32 GiB
   void (*log)(void* user, toki_log_level level, const char* line);  ///< NULL: silent
   void* log_user;  ///< has to outlive the store and the engines that use it
@@ -594,7 +594,8 @@ TOKI_API toki_status toki_tree_pin(toki_tree* tree, const toki_scope* scope,
 TOKI_API toki_status toki_tree_unpin(toki_tree* tree, const toki_scope* scope,
                                      const toki_token* tokens, size_t count, toki_error* error);
 /// Calls `visit` for the prefixes of at least `min_tokens` that most prompts share, most used
-/// first, at most `most` of them. `use`: decayed number of inserts through its end. O(blocks).
+/// first, at most `most` of them. `use`: decayed number of inserts through its end. What `visit`
+/// gets is valid during its call. O(blocks).
 TOKI_API toki_status toki_tree_visit_hottest(const toki_tree* tree, size_t most, size_t min_tokens,
                                              void (*visit)(void* user, const toki_scope* scope,
                                                            const toki_token* tokens, size_t count,
