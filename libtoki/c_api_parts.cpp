@@ -236,13 +236,13 @@ void toki_pool_free(toki_pool* pool) {
   delete pool;
 }
 
-size_t toki_pool_common(const toki_pool* pool, size_t slot, const toki_scope* scope,
+size_t toki_pool_common(const toki_pool* pool, uint32_t slot, const toki_scope* scope,
                         const toki_token* tokens, size_t count) {
   TOKI_CHECK(pool != nullptr);
   return pool->pool.common(slot, scope_of(scope), span_of(tokens, count));
 }
 
-toki_status toki_pool_lease(toki_pool* pool, size_t slot, toki_error* error) {
+toki_status toki_pool_lease(toki_pool* pool, uint32_t slot, toki_error* error) {
   if (const toki_status status = check_slot(pool, slot, error)) {
     return status;
   }
@@ -253,7 +253,7 @@ toki_status toki_pool_lease(toki_pool* pool, size_t slot, toki_error* error) {
   return kOk;
 }
 
-toki_status toki_pool_release(toki_pool* pool, size_t slot, toki_error* error) {
+toki_status toki_pool_release(toki_pool* pool, uint32_t slot, toki_error* error) {
   if (const toki_status status = check_slot(pool, slot, error)) {
     return status;
   }
@@ -261,7 +261,7 @@ toki_status toki_pool_release(toki_pool* pool, size_t slot, toki_error* error) {
   return kOk;
 }
 
-toki_status toki_pool_hold(toki_pool* pool, size_t slot, const toki_scope* scope,
+toki_status toki_pool_hold(toki_pool* pool, uint32_t slot, const toki_scope* scope,
                            const toki_token* tokens, size_t count, uint64_t unknown_tail,
                            toki_error* error) {
   if (const toki_status status = check_slot(pool, slot, error)) {
@@ -276,7 +276,7 @@ toki_status toki_pool_hold(toki_pool* pool, size_t slot, const toki_scope* scope
   });
 }
 
-toki_status toki_pool_set_content(toki_pool* pool, size_t slot, toki_content content,
+toki_status toki_pool_set_content(toki_pool* pool, uint32_t slot, toki_content content,
                                   toki_error* error) {
   if (const toki_status status = check_slot(pool, slot, error)) {
     return status;
@@ -288,7 +288,7 @@ toki_status toki_pool_set_content(toki_pool* pool, size_t slot, toki_content con
   }
 }
 
-toki_status toki_pool_slot(const toki_pool* pool, size_t slot, toki_slot_info* info,
+toki_status toki_pool_slot(const toki_pool* pool, uint32_t slot, toki_slot_info* info,
                            toki_error* error) {
   if (const toki_status status = check_slot(pool, slot, error)) {
     return status;

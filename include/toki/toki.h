@@ -519,9 +519,9 @@ enum { TOKI_LOG_ERROR = 0, TOKI_LOG_WARN = 1, TOKI_LOG_INFO = 2, TOKI_LOG_DEBUG 
 typedef struct toki_store_options {
   size_t size;      ///< of this struct: toki_init()
   const char* dir;  ///< its own folder, made when missing
-  const char*
-      slot_dir;  ///< where the backend reads and writes state files; has to exist. Locked, and
-                 ///< state files of earlier runs are removed
+  /// Where the backend reads and writes state files; has to exist. It is locked, and state files of
+  /// earlier runs are removed.
+  const char* slot_dir;
   uint64_t max_bytes;                                               ///< on disk; 0: 32 GiB
   void (*log)(void* user, toki_log_level level, const char* line);  ///< NULL: silent
   void* log_user;  ///< has to outlive the store and the engines that use it
@@ -594,7 +594,8 @@ TOKI_API toki_status toki_tree_pin(toki_tree* tree, const toki_scope* scope,
 TOKI_API toki_status toki_tree_unpin(toki_tree* tree, const toki_scope* scope,
                                      const toki_token* tokens, size_t count, toki_error* error);
 /// Calls `visit` for the prefixes of at least `min_tokens` that most prompts share, most used
-/// first, at most `most` of them. `use`: decayed number of inserts through its end. O(blocks).
+/// first, at most `most` of them. `use`: decayed number of inserts through its end. What `visit`
+/// gets is valid during its call. O(blocks).
 TOKI_API toki_status toki_tree_visit_hottest(const toki_tree* tree, size_t most, size_t min_tokens,
                                              void (*visit)(void* user, const toki_scope* scope,
                                                            const toki_token* tokens, size_t count,
@@ -675,21 +676,21 @@ TOKI_API toki_status toki_pool_create(size_t slots, toki_content content, toki_p
 /// Gives all its memory back.
 TOKI_API void toki_pool_free(toki_pool* pool);
 /// Leading tokens of the prompt that the slot is known to hold. REQUIRES: there is such a slot.
-TOKI_API size_t toki_pool_common(const toki_pool* pool, size_t slot, const toki_scope* scope,
+TOKI_API size_t toki_pool_common(const toki_pool* pool, uint32_t slot, const toki_scope* scope,
                                  const toki_token* tokens, size_t count);
 /// Somebody works in it. TOKI_ERROR_BUSY: somebody does already.
-TOKI_API toki_status toki_pool_lease(toki_pool* pool, size_t slot, toki_error* error);
+TOKI_API toki_status toki_pool_lease(toki_pool* pool, uint32_t slot, toki_error* error);
 /// Nobody works in it any more.
-TOKI_API toki_status toki_pool_release(toki_pool* pool, size_t slot, toki_error* error);
+TOKI_API toki_status toki_pool_release(toki_pool* pool, uint32_t slot, toki_error* error);
 /// It holds these tokens now, and behind them `unknown_tail` others.
-TOKI_API toki_status toki_pool_hold(toki_pool* pool, size_t slot, const toki_scope* scope,
+TOKI_API toki_status toki_pool_hold(toki_pool* pool, uint32_t slot, const toki_scope* scope,
                                     const toki_token* tokens, size_t count, uint64_t unknown_tail,
                                     toki_error* error);
 /// It is empty now, or holds something unknown.
-TOKI_API toki_status toki_pool_set_content(toki_pool* pool, size_t slot, toki_content content,
+TOKI_API toki_status toki_pool_set_content(toki_pool* pool, uint32_t slot, toki_content content,
                                            toki_error* error);
 /// What it holds. In all of these, TOKI_ERROR_NOT_FOUND: there is no such slot.
-TOKI_API toki_status toki_pool_slot(const toki_pool* pool, size_t slot, toki_slot_info* info,
+TOKI_API toki_status toki_pool_slot(const toki_pool* pool, uint32_t slot, toki_slot_info* info,
                                     toki_error* error);
 
 /// @}

@@ -461,7 +461,7 @@ static void other_options(void) {
   CHECK(stat_of(engine, NULL, "tree_blocks") < 1024);  // of 1500: 64 bytes each, at least
   CHECK(stat_of(engine, NULL, "prompt_bytes") <= 32 << 10);
   CHECK(stat_of(engine, NULL, "prompts_known") < 20);
-  const prompt asked = joined(counting(122000, 60), 60, counting(9000, 40));
+  const prompt asked = joined(counting(122000, 20), 20, counting(9000, 80));
   CHECK(!toki_engine_wants_embedding(engine, NULL, asked.tokens, asked.count));
   toki_engine_free(engine);
 }
