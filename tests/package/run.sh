@@ -1,7 +1,7 @@
 #!/bin/bash
 # run.sh WHICH BUILD_DIR: toki as others use it. `install` puts what is built in BUILD_DIR below
 # BUILD_DIR/package; the others are projects outside of the tree that use it: find_static, find_shared,
-# pkg_config, headers; and source_tree, which builds the library from the source tree.
+# pkg_config, headers, guide; and source_tree, which builds the library from the source tree.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 which=$1
@@ -90,6 +90,21 @@ case $which in
           -fsyntax-only -I "$prefix/include" - ||
         fail "${header##*/} does not compile alone without exceptions and RTTI"
     done
+    ;;
+
+  guide)  # the project that docs/guide-link.md shows, and nothing else: less than 40 lines of code
+    project=$work/guide
+    rm -rf "$project"
+    mkdir -p "$project"
+    shown() { awk -v after="$1" 'index($0, after) { seen = 1 } seen && /^```$/ { exit } shows { print } seen && /^```[a-z]/ { shows = 1 }' \
+      "$here/../../docs/guide-link.md"; }
+    shown '`CMakeLists.txt`:' >"$project/CMakeLists.txt"
+    shown '`reuse.cpp`,' >"$project/reuse.cpp"
+    lines=$(grep -cvE '^ *(//.*)?$' "$project/reuse.cpp")
+    [ "$lines" -gt 20 ] && [ "$lines" -lt 40 ] || fail "the guide's program has $lines lines"
+    quietly cmake -S "$project" -B "$project/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$cxx"
+    quietly cmake --build "$project/build"
+    "$project/build/reuse" | tail -n 1 | grep -qx '20 of 2020 tokens computed' || fail "the guide's program reuses nothing"
     ;;
 
   source_tree)
