@@ -295,6 +295,7 @@ static void pins(void) {
   while (toki_engine_run_chore(engine, &table, NULL, false, NULL) == TOKI_OK) {
   }
   CHECK(backend.prefills == 1);
+  CHECK(stat_of(engine, NULL, "requests_total") == 0);  // a chore is no request
   toki_pin_info seen;
   toki_init(&seen);
   CHECK(toki_engine_visit_pins(engine, pin_seen, &seen, NULL) == TOKI_OK);
@@ -501,6 +502,29 @@ static void outcomes(void) {
   toki_engine_free(engine);
 }
 
+static void facts_about(toki_engine* engine, bool known, toki_content content, double own_cache) {
+  toki_backend_facts facts;
+  toki_init(&facts);
+  facts.slots = 2;
+  facts.slots_empty = facts.slots_only = known;
+  CHECK(toki_engine_backend_changed(engine, &facts, NULL) == TOKI_OK);
+  toki_slot_info info;
+  toki_init(&info);
+  CHECK(toki_engine_slots(engine) == 2);
+  CHECK(toki_engine_slot(engine, 1, &info, NULL) == TOKI_OK);
+  CHECK(info.content == content);
+  CHECK(stat_of(engine, NULL, "own_cache") == own_cache);
+}
+
+static void backends(void) {
+  toki_engine* engine = NULL;
+  CHECK(toki_engine_create(NULL, &engine, NULL) == TOKI_OK);
+  CHECK(toki_engine_slots(engine) == 0);
+  facts_about(engine, true, TOKI_CONTENT_EMPTY, 0);
+  facts_about(engine, false, TOKI_CONTENT_UNKNOWN, 1);
+  toki_engine_free(engine);
+}
+
 typedef struct stats_seen {
   size_t rows;
   size_t counters;
@@ -601,6 +625,7 @@ void engine_tests(void) {
   run_case("an engine has the options that it was given", engine_options);
   run_case("budgets, hot pins and what a good match is are chosen", other_options);
   run_case("rate, truncation and impossible reuse are told by the outcome", outcomes);
+  run_case("what is not said of a backend is not taken for granted", backends);
   run_case("statistics by name, and all of them", statistics);
   run_case("what is NULL and must not be is refused", null_arguments);
 }
