@@ -118,10 +118,26 @@ static void patience(void) {
   CHECK(toki_ticket_predicted(first) == 2000 || toki_ticket_predicted(first) == 1999);
   query.patience_ms = 60000;
   CHECK(toki_engine_begin(engine, &query, &second, NULL) == TOKI_ERROR_BUSY);
-  query.waited_ms = 60000;
   query.patience_ms = 0;
   CHECK(toki_engine_begin(engine, &query, &second, NULL) == TOKI_OK);
   CHECK(toki_ticket_slot(second) != toki_ticket_slot(first));
+  toki_ticket_abandon(first);
+  toki_ticket_abandon(second);
+  toki_engine_free(engine);
+}
+
+// Where nothing tells how long a request takes, nobody waits much longer than computing costs.
+static void long_wait(void) {
+  toki_engine* engine = new_engine(2, NULL);
+  const prompt asked = counting(1, 2000);
+  toki_query query = query_of(&asked);
+  toki_ticket* first = NULL;
+  toki_ticket* second = NULL;
+  CHECK(toki_engine_begin(engine, &query, &first, NULL) == TOKI_OK);
+  query.patience_ms = 60000;
+  CHECK(toki_engine_begin(engine, &query, &second, NULL) == TOKI_ERROR_BUSY);
+  query.waited_ms = 50000;
+  CHECK(toki_engine_begin(engine, &query, &second, NULL) == TOKI_OK);
   toki_ticket_abandon(first);
   toki_ticket_abandon(second);
   toki_engine_free(engine);
@@ -613,6 +629,7 @@ void engine_tests(void) {
   run_case("a lookup says what begin would do, and does nothing", look_before);
   run_case("a busy engine says so, and wakes who waits with his own data", busy);
   run_case("a patient request waits for the slot that fits better", patience);
+  run_case("what it has waited already counts", long_wait);
   run_case("where the backend chooses the slot, the others are given back", backend_chooses);
   run_case("a slot that stalled gets no work until the backend says so", stalled);
   run_case("every ending counts, an impossible one as cancelled", endings);
