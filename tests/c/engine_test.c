@@ -118,10 +118,26 @@ static void patience(void) {
   CHECK(toki_ticket_predicted(first) == 2000 || toki_ticket_predicted(first) == 1999);
   query.patience_ms = 60000;
   CHECK(toki_engine_begin(engine, &query, &second, NULL) == TOKI_ERROR_BUSY);
-  query.waited_ms = 60000;
   query.patience_ms = 0;
   CHECK(toki_engine_begin(engine, &query, &second, NULL) == TOKI_OK);
   CHECK(toki_ticket_slot(second) != toki_ticket_slot(first));
+  toki_ticket_abandon(first);
+  toki_ticket_abandon(second);
+  toki_engine_free(engine);
+}
+
+// Where nothing tells how long a request takes, nobody waits much longer than computing costs.
+static void long_wait(void) {
+  toki_engine* engine = new_engine(2, NULL);
+  const prompt asked = counting(1, 2000);
+  toki_query query = query_of(&asked);
+  toki_ticket* first = NULL;
+  toki_ticket* second = NULL;
+  CHECK(toki_engine_begin(engine, &query, &first, NULL) == TOKI_OK);
+  query.patience_ms = 60000;
+  CHECK(toki_engine_begin(engine, &query, &second, NULL) == TOKI_ERROR_BUSY);
+  query.waited_ms = 50000;
+  CHECK(toki_engine_begin(engine, &query, &second, NULL) == TOKI_OK);
   toki_ticket_abandon(first);
   toki_ticket_abandon(second);
   toki_engine_free(engine);
@@ -295,6 +311,7 @@ static void pins(void) {
   while (toki_engine_run_chore(engine, &table, NULL, false, NULL) == TOKI_OK) {
   }
   CHECK(backend.prefills == 1);
+  CHECK(stat_of(engine, NULL, "requests_total") == 0);  // a chore is no request
   toki_pin_info seen;
   toki_init(&seen);
   CHECK(toki_engine_visit_pins(engine, pin_seen, &seen, NULL) == TOKI_OK);
@@ -501,6 +518,29 @@ static void outcomes(void) {
   toki_engine_free(engine);
 }
 
+static void facts_about(toki_engine* engine, bool known, toki_content content, double own_cache) {
+  toki_backend_facts facts;
+  toki_init(&facts);
+  facts.slots = 2;
+  facts.slots_empty = facts.slots_only = known;
+  CHECK(toki_engine_backend_changed(engine, &facts, NULL) == TOKI_OK);
+  toki_slot_info info;
+  toki_init(&info);
+  CHECK(toki_engine_slots(engine) == 2);
+  CHECK(toki_engine_slot(engine, 1, &info, NULL) == TOKI_OK);
+  CHECK(info.content == content);
+  CHECK(stat_of(engine, NULL, "own_cache") == own_cache);
+}
+
+static void backends(void) {
+  toki_engine* engine = NULL;
+  CHECK(toki_engine_create(NULL, &engine, NULL) == TOKI_OK);
+  CHECK(toki_engine_slots(engine) == 0);
+  facts_about(engine, true, TOKI_CONTENT_EMPTY, 0);
+  facts_about(engine, false, TOKI_CONTENT_UNKNOWN, 1);
+  toki_engine_free(engine);
+}
+
 typedef struct stats_seen {
   size_t rows;
   size_t counters;
@@ -589,6 +629,7 @@ void engine_tests(void) {
   run_case("a lookup says what begin would do, and does nothing", look_before);
   run_case("a busy engine says so, and wakes who waits with his own data", busy);
   run_case("a patient request waits for the slot that fits better", patience);
+  run_case("what it has waited already counts", long_wait);
   run_case("where the backend chooses the slot, the others are given back", backend_chooses);
   run_case("a slot that stalled gets no work until the backend says so", stalled);
   run_case("every ending counts, an impossible one as cancelled", endings);
@@ -601,6 +642,7 @@ void engine_tests(void) {
   run_case("an engine has the options that it was given", engine_options);
   run_case("budgets, hot pins and what a good match is are chosen", other_options);
   run_case("rate, truncation and impossible reuse are told by the outcome", outcomes);
+  run_case("what is not said of a backend is not taken for granted", backends);
   run_case("statistics by name, and all of them", statistics);
   run_case("what is NULL and must not be is refused", null_arguments);
 }

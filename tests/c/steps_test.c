@@ -64,6 +64,29 @@ static void restart(void) {
   remove_folder(&where);
 }
 
+// An idle slot may be saved beside a request that runs, if the program says so.
+static void saves_beside_requests(void) {
+  const folder where = new_folder();
+  toki_store* store = open_store(&where);
+  fake_backend backend = {.folder = where.slots};
+  const toki_backend table = table_of(&backend);
+  toki_engine* engine = new_engine(2, NULL);
+  toki_engine_use_store(engine, store, NULL);
+  const prompt idle = counting(1, 1000);
+  const prompt runs = counting(5000, 1000);
+  run_request(engine, &backend, store, &idle);
+  const toki_query query = query_of(&runs);
+  toki_ticket* ticket = NULL;
+  CHECK(toki_engine_begin(engine, &query, &ticket, NULL) == TOKI_OK);
+  CHECK(toki_engine_run_chore(engine, &table, store, false, NULL) == TOKI_ERROR_NOT_FOUND);
+  CHECK(toki_engine_run_chore(engine, &table, store, true, NULL) == TOKI_OK);
+  CHECK(toki_store_match(store, NULL, idle.tokens, idle.count) == 1000);
+  toki_ticket_abandon(ticket);
+  toki_engine_free(engine);
+  toki_store_close(store);
+  remove_folder(&where);
+}
+
 static void broken_restore(void) {
   const folder where = new_folder();
   toki_store* store = open_store(&where);
@@ -229,6 +252,7 @@ void steps_tests(void) {
   run_case("what was displaced is saved, and restored when it is asked for again",
            displaced_prompt_comes_back);
   run_case("what idle slots hold is saved, and reused after a restart", restart);
+  run_case("idle slots are saved beside requests where that is wanted", saves_beside_requests);
   run_case("a failed restore costs the reuse, not the request", broken_restore);
   run_case("a ticket says what the backend said, and does without what it cannot do", trouble);
   run_case("what is due comes to an end, also when all of it fails", chores_end);
