@@ -53,6 +53,20 @@ static void tree_pins(void) {
   toki_tree_free(tree);
 }
 
+static void tree_bytes(void) {
+  toki_tree* tree = NULL;
+  toki_tree_options options;
+  toki_init(&options);
+  options.max_bytes = 64 << 10;
+  CHECK(toki_tree_create(&options, &tree, NULL) == TOKI_OK);
+  for (toki_token first = 0; first < 50000; first += 1000) {
+    const prompt one = counting(first, 1000);
+    CHECK(toki_tree_insert(tree, NULL, one.tokens, one.count, NULL, NULL) == TOKI_OK);
+  }
+  CHECK(toki_tree_blocks(tree) > 100 && toki_tree_blocks(tree) < 1000);  // of 1,600
+  toki_tree_free(tree);
+}
+
 typedef struct hot {
   const toki_tree* tree;
   size_t calls;
@@ -257,6 +271,7 @@ static void token_cache(void) {
 void parts_tests(void) {
   run_case("a tree finds the longest known prefix, to the token", tree_matches);
   run_case("a pinned prefix stays in a tree whatever is evicted", tree_pins);
+  run_case("a tree has a budget in bytes", tree_bytes);
   run_case("a tree tells which prefix most prompts share", tree_hottest);
   run_case("options of a tree that cannot be are refused", tree_options);
   run_case("every kind of index finds the nearest prompt", every_index);

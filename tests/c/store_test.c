@@ -1,6 +1,7 @@
 // The store alone.
 #include <stdio.h>
 #include <string.h>
+#include <utime.h>
 
 #include "check.h"
 
@@ -28,6 +29,11 @@ static void take_and_compose(void) {
   CHECK(tokens == 400);
   const prompt read = read_state(path);
   CHECK(read.count == 400 && memcmp(read.tokens, a.tokens, 400 * sizeof(toki_token)) == 0);
+  FILE* file = fopen(path, "rb");
+  uint32_t slot = 0;  // of the first cell, behind the head, the tokens, and five words more
+  CHECK(file != NULL && fseek(file, 24 + 4 * 400 + 20, SEEK_SET) == 0);
+  CHECK(fread(&slot, 4, 1, file) == 1 && slot == 1);
+  fclose(file);
   CHECK(toki_store_discard(store, "out.bin", NULL) == TOKI_OK);
   CHECK(read_state(path).count == 0);
   CHECK(toki_store_discard(store, "out.bin", NULL) == TOKI_ERROR_NOT_FOUND);
@@ -36,7 +42,12 @@ static void take_and_compose(void) {
         TOKI_ERROR_NOT_FOUND);
   CHECK(tokens == 400);
 
+  path_in(&where, "toki-1-2.bin", path, sizeof(path));  // what a restore of long ago has left
+  write_state(path, a.tokens, a.count, 0);
+  const struct utimbuf long_ago = {.actime = 0, .modtime = 0};
+  CHECK(utime(path, &long_ago) == 0);
   CHECK(toki_store_maintain(store, NULL) == TOKI_OK);
+  CHECK(read_state(path).count == 0);
   uint64_t pieces = 0;
   CHECK(toki_store_forget_all(store, &pieces, NULL) == TOKI_OK);
   CHECK(pieces >= 1);
