@@ -32,7 +32,7 @@ inline CacheClass class_of(bool bypass, std::uint64_t predicted, std::uint64_t m
 // So many requests in a row that ran elsewhere than they were made to, and none is any more.
 inline constexpr std::uint32_t kMaxFailedChoices = 8;
 
-struct Ticket::Impl {
+struct TOKI_HIDDEN Ticket::Impl {
   explicit Impl(std::shared_ptr<Engine::Impl> of);
 
   std::shared_ptr<Engine::Impl> engine;
@@ -98,7 +98,7 @@ struct Found {
 // for one it takes more: each call that overtook another doubles it, and calm brings it back.
 constexpr double kMinApartMs = 10, kMaxApartMs = 80, kCalm = 0.995;
 
-struct Engine::Impl {
+struct TOKI_HIDDEN Engine::Impl {
   EngineOptions options;
   Clock clock;
   WallClock wall;
@@ -155,7 +155,7 @@ struct Engine::Impl {
         clock(std::move(c)),
         wall(std::move(w)),
         tree(o.tree),
-        known({.prompts = o.max_prompts, .bytes = o.max_prompt_bytes}),
+        known({.prompts = o.max_prompts, .bytes = o.max_prompt_bytes}, o.make_index),
         next_prompt(number_now()),
         first_prompt(next_prompt),
         pins(next_prompt) {}

@@ -30,7 +30,7 @@ inline bool is_damaged(const Error& error) {
   return error.code == Errc::corrupt || error.code == Errc::not_found;
 }
 
-struct KvStore::Impl {
+struct TOKI_HIDDEN KvStore::Impl {
   Impl(KvStoreOptions given, LogSink sink, const KvStoreSetup& setup, SegmentFolder opened)
       : options(std::move(given)),
         log(std::move(sink)),
