@@ -330,7 +330,7 @@ TEST_CASE("of a server with several models nothing is claimed to be in a slot") 
   Rig rig(behaviour, {"--slot-dir", folder.path()});
   CHECK(rig.tokid.stat("can_save") == 0);
   CHECK(rig.tokid.stat("pinning") == 0);
-  CHECK(rig.tokid.log().find("several models") != std::string::npos);
+  CHECK(wait_until([&] { return rig.tokid.log().find("several models") != std::string::npos; }));
   for (const std::string model : {"m1", "m2", "m1"}) {
     const std::string body = R"({"model":")" + model +
                              R"(","messages":[{"role":"user","content":)" + quote(W(500)) + "}]}";
