@@ -18,7 +18,7 @@ cpack -G DEB -B "$work/made" >"$work/cpack.log" 2>&1 || { cat "$work/cpack.log";
 debs=("$work"/made/*.deb)
 [ "${#debs[@]}" = 3 ] || fail "not three packages: ${debs[*]##*/}"
 deb() { echo "$work/made/$1"_*.deb; }
-library=$(basename "$(deb 'libtoki[0-9]*')" | cut -d_ -f1)
+library=$(basename "$work"/made/libtoki[0-9]*.deb | cut -d_ -f1)
 version=$(dpkg-deb --field "$(deb libtoki-dev)" Version)
 has() {  # PACKAGE FIELD TEXT
   dpkg-deb --field "$(deb "$1")" "$2" | grep -qF -- "$3" || fail "$1's $2 does not name $3"
@@ -28,8 +28,8 @@ has "$library" Depends libsqlite3-0
 has libtoki-dev Depends "$library (= $version)"
 has libtoki-dev Depends libsqlitecpp-dev
 has libtoki-dev Recommends libboost1.81-dev
-dpkg-deb --ctrl-tarfile "$(deb "$library")" | tar -xO ./postinst ./shlibs >"$work/control"
-grep -q ldconfig "$work/control" || fail "ldconfig does not run for $library"
+dpkg-deb --ctrl-tarfile "$(deb "$library")" | tar -xO ./triggers ./shlibs >"$work/control"
+grep -q "^activate-noawait ldconfig" "$work/control" || fail "ldconfig does not run for $library"
 grep -qF "$library (>= $version)" "$work/control" || fail "$library has no shlibs"
 dpkg-deb --fsys-tarfile "$(deb "$library")" | tar -t | grep -vE "/$|/libtoki\.so\.[0-9.]+$|/copyright$" &&
   fail "$library holds more than the library"
@@ -66,7 +66,8 @@ dpkg --remove tokid
 [ ! -e "$root/usr/bin/tokid" ] || fail "the program is still there"
 [ -f "$root/var/lib/toki/index.db" ] || fail "removing took the data"
 dpkg --remove libtoki-dev "$library"
-[ -z "$(find "$root/usr" -name '*toki*' ! -type d)" ] || fail "something of the library is still there"
+[ ! -e "$root/usr/include/toki" ] || fail "the headers are still there"
+[ -z "$(find "$root" -name 'libtoki*' ! -path '*/dpkg/*')" ] || fail "the library is still there"
 dpkg --purge tokid libtoki-dev "$library"
 find "$root" | grep -v "^$root/var/lib/dpkg/" | sort >"$work/after"
 grep -v "^$root/var/lib/dpkg/" "$work/before" | diff - "$work/after" || fail "this is left behind"

@@ -153,7 +153,7 @@ struct TOKI_HIDDEN Engine::Impl {
         clock(std::move(c)),
         wall(std::move(w)),
         tree(o.tree),
-        known({.prompts = o.max_prompts, .bytes = o.max_prompt_bytes}),
+        known({.prompts = o.max_prompts, .bytes = o.max_prompt_bytes}, o.make_index),
         next_prompt(static_cast<std::uint64_t>(now_ms()) * 1024 + 1),
         first_prompt(next_prompt),
         pins(next_prompt) {}

@@ -93,7 +93,8 @@ TEST_CASE("a chunked body of any slicing keeps its extensions apart from its byt
   CHECK(forwarding_fault(body, rig.up.generations()[0].body()) == "");
 }
 
-TEST_CASE("a trailer without content before it, byte by byte, is read, and the connection goes on") {
+TEST_CASE(
+    "a trailer without content before it, byte by byte, is read, and the connection goes on") {
   Rig rig;
   RawClient client(rig.port(), milliseconds(20000));
   client.send(kChunked);

@@ -1,7 +1,7 @@
 #!/bin/bash
 # run.sh WHICH BUILD_DIR: toki as others use it. `install` puts what is built in BUILD_DIR below
 # BUILD_DIR/package; the others are projects outside of the tree that use it: find_static, find_shared,
-# pkg_config, headers; and source_tree, which builds the library from the source tree.
+# pkg_config, headers, guide; and source_tree, which builds the library from the source tree.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 which=$1
@@ -10,6 +10,7 @@ prefix=$work/prefix
 cxx=${CXX:-c++}
 fail() { echo "package: $*" >&2; exit 1; }
 quietly() { "$@" >"$work/$which.log" 2>&1 || { cat "$work/$which.log"; fail "failed: $*"; }; }
+HTTP=${HTTP:-OFF}
 components=toki
 [ "$HTTP" != ON ] || components='toki;http'
 version=$(sed -n 's/#define TOKI_VERSION_[A-Z]* \([0-9]*\)/\1/p' "$here/../../include/toki/version.hpp" |
@@ -91,18 +92,35 @@ case $which in
     done
     ;;
 
+  guide)  # the project that docs/guide-link.md shows, and nothing else: less than 40 lines of code
+    project=$work/guide
+    rm -rf "$project"
+    mkdir -p "$project"
+    shown() { awk -v after="$1" 'index($0, after) { seen = 1 } seen && /^```$/ { exit } shows { print } seen && /^```[a-z]/ { shows = 1 }' \
+      "$here/../../docs/guide-link.md"; }
+    shown '`CMakeLists.txt`:' >"$project/CMakeLists.txt"
+    shown '`reuse.cpp`,' >"$project/reuse.cpp"
+    lines=$(grep -cvE '^ *(//.*)?$' "$project/reuse.cpp")
+    [ "$lines" -gt 20 ] && [ "$lines" -lt 40 ] || fail "the guide's program has $lines lines"
+    quietly cmake -S "$project" -B "$project/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$cxx"
+    quietly cmake --build "$project/build"
+    "$project/build/reuse" | tail -n 1 | grep -qx '20 of 2020 tokens computed' || fail "the guide's program reuses nothing"
+    ;;
+
   source_tree)
     # The source is outside of the project, as a package manager or FetchContent leaves it.
-    for way in add_subdirectory FetchContent; do
-      standard=$([ $way = FetchContent ] && echo 23 || echo 20)
+    # The second time with the shared library, of the same objects.
+    while read -r way standard shared; do
       quietly cmake -S "$here/source_tree" -B "$work/source_tree" -G Ninja -DCMAKE_BUILD_TYPE=None \
         -DCMAKE_CXX_FLAGS=-O0 -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_CXX_COMPILER_LAUNCHER="${LAUNCHER:-}" \
-        -DTOKI_SOURCE="$here/../.." -DWAY=$way -DWANTED_STANDARD="$standard"
-      quietly cmake --build "$work/source_tree" --target consumer plugin
+        -DTOKI_SOURCE="$here/../.." -DWAY="$way" \
+        -DWANTED_STANDARD="$standard" -DBUILD_SHARED_LIBS="$shared"
+      quietly cmake --build "$work/source_tree" --target consumer plugin </dev/null
       "$work/source_tree/consumer"
       ! grep -q libtoki_http "$work/source_tree/build.ninja" || fail "toki::http is built unasked"
       echo "package: $way"
-    done
+    done <<<"add_subdirectory 20 OFF
+FetchContent 23 ON"
     ;;
 
   *) fail "no such test: $which" ;;
