@@ -32,7 +32,7 @@ inline CacheClass class_of(bool bypass, std::uint64_t predicted, std::uint64_t m
 // So many requests in a row that ran elsewhere than they were made to, and none is any more.
 inline constexpr std::uint32_t kMaxFailedChoices = 8;
 
-struct Ticket::Impl {
+struct TOKI_HIDDEN Ticket::Impl {
   std::shared_ptr<Engine::Impl> engine;
   std::uint64_t epoch = 0;  // of the backend's contents; an older ticket records nothing
   Scope scope;
@@ -96,7 +96,7 @@ struct Found {
 // for one it takes more: each call that overtook another doubles it, and calm brings it back.
 constexpr double kMinApartMs = 10, kMaxApartMs = 80, kCalm = 0.995;
 
-struct Engine::Impl {
+struct TOKI_HIDDEN Engine::Impl {
   EngineOptions options;
   Clock clock;
   WallClock wall;

@@ -72,7 +72,7 @@ Result<State> read_state(std::span<const std::byte> file, TokenSpan expected, bo
 
 }  // namespace
 
-struct KvStore::Impl {
+struct TOKI_HIDDEN KvStore::Impl {
   Impl(KvStoreOptions given, LogSink sink, const KvStoreSetup& setup, SegmentFolder opened)
       : options(std::move(given)),
         log(std::move(sink)),

@@ -24,6 +24,7 @@
 
 namespace toki::http {
 
+/// How many requests may wait, and how long.
 struct AdmissionLimits {
   std::size_t length = 256;  ///< most requests that wait
   Millis wait{60000};        ///< longest wait
@@ -31,8 +32,11 @@ struct AdmissionLimits {
   Millis lead_wait{30000};   ///< and for a prefix that another request computes now
 };
 
+/// The queue in front of the slots: first come, first served, but for requests that a slot which is
+/// free does not suit.
 class TOKI_EXPORT Admission {
  public:
+  /// One for each engine: it takes the engine's on_slot_free().
   Admission(boost::asio::any_io_executor executor, Engine& engine, AdmissionLimits limits);
   ~Admission();
   Admission(const Admission&) = delete;
@@ -45,7 +49,9 @@ class TOKI_EXPORT Admission {
   /// For requests that come from now on; the length at once.
   void set_limits(const AdmissionLimits& limits) { limits_ = limits; }
 
+  /// Requests that wait.
   std::size_t length() const noexcept;
+  /// Its figures, among all others.
   void add_to(Stats& stats) const noexcept;
 
  private:
