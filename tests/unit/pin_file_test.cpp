@@ -91,6 +91,7 @@ TEST_CASE("pin file: what is no file, or more than a file of pins can be, is nev
   fs::resize_file(folder.file(), std::uintmax_t{1} << 40);  // a hole
   CHECK(PinFile(folder.file()).read().error().code == Errc::corrupt);
   CHECK_FALSE(fs::exists(folder.file()));
+  fs::remove(folder.file() + ".bad");
   fs::create_directories(folder.file() + ".bad/full");
   std::ofstream(folder.file() + ".bad/full/of") << "it";
   std::ofstream(folder.file()) << "TOKI";
