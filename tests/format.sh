@@ -1,5 +1,5 @@
 #!/bin/bash
-# format.sh [--fix]: are all tracked C++ files formatted as .clang-format says? Exit 77 (skip)
+# format.sh [--fix]: are all tracked C and C++ files formatted as .clang-format says? Exit 77 (skip)
 # without clang-format-14, or outside a git work tree.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +12,7 @@ if ! git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
   echo "SKIPPED: not a git work tree"
   exit 77
 fi
-mapfile -d '' -t files < <(git ls-files -z -- '*.cpp' '*.hpp' '*.h')
+mapfile -d '' -t files < <(git ls-files -z -- '*.c' '*.cpp' '*.hpp' '*.h')
 if [ ${#files[@]} = 0 ]; then
   echo "format: no files"
 elif [ "${1:-}" = --fix ]; then

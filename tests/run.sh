@@ -31,6 +31,13 @@ parts=$PWD/build/parts
 step "packages"
 tests/support/packages.sh || echo "run.sh: going on with what is there"
 
+if [ "$e2e" = yes ]; then
+  step "a real llama-server"  # before the build: an example is linked with its libllama
+  mkdir -p "$parts"
+  tests/support/get-llama-server.sh "$parts/llama-server" ||
+    echo "not to be had: the tests with it skip"
+fi
+
 step "build preset $preset"
 cmake --preset "$preset"
 cmake --build --preset "$preset" -j "$jobs"
@@ -56,10 +63,7 @@ get_clients() {
 }
 
 if [ "$e2e" = yes ]; then
-  step "a real llama-server and the openai clients"
-  mkdir -p "$parts"
-  tests/support/get-llama-server.sh "$parts/llama-server" ||
-    echo "not to be had: the tests with it skip"
+  step "the openai clients"
   get_clients
 fi
 

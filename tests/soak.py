@@ -9,8 +9,9 @@ streams, completions, large bodies, malformed ones, calls that clients leave in 
 flushes and looks at its pages; now and then its llama-server is killed and started again.
 
 Every request must end as its kind may: answered, refused with an error in JSON, or left by the
-client. A request without an answer is lost. After a fifth of the time (warm up) and at the end the
-figures are taken at rest, and what grew is printed. Ends with 1 when a request was lost or ended
+client. A request without an answer is lost. After the warm up (a fifth of the time, and until the store
+on disk is full, whose catalogue is in memory; at most half of the time) and at the end the figures are
+taken at rest, and what grew is printed. Ends with 1 when a request was lost or ended
 wrongly, when memory grew by 5 % or more, or when descriptors grew.
 
 What is needed is what tests/run.sh brings; only the standard library is used.
@@ -36,7 +37,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "e2e
 
 # So small that all caches are full after the warm up: what grows behind it is no cache.
 CACHES = ["--tree-mib", "4", "--max-prompts", "300", "--prompts-mib", "4", "--token-cache-mib", "4"]
-WARM_UP = 0.2  # of the time
+WARM_UP, LONGEST_WARM_UP = 0.2, 0.5  # of the time
+STORE_GIB = 1  # the least there is
 MEMORY_GROWTH = 0.05
 ANSWER_LIMIT_S = 120  # an answer that takes longer is lost
 RESTART_EVERY_S = 90
@@ -427,7 +429,7 @@ def main():
     try:
         llama = harness.LlamaServer(folder, slots=4)
         closing.append(llama)
-        options = ["--slot-dir", llama.slot_folder, "--kv-gib", "1", "--log-level", "warn", *CACHES]
+        options = ["--slot-dir", llama.slot_folder, "--kv-gib", str(STORE_GIB), "--log-level", "warn", *CACHES]
         first = harness.Tokid(folder, backend=llama.url, options=options, name="tokid-real")
         closing.append(first)
         fake = FakeServer(harness.Process, scripted, folder, harness.wait_until, harness.get)
@@ -448,6 +450,16 @@ def main():
     return 1 if bad else 0
 
 
+def warm_up(rigs, begun, seconds):
+    """Until all caches are full: one that grows within its limit afterwards is no leak."""
+    stored = [rig for rig in rigs if rig.server_folder]
+    while time.monotonic() < begun + LONGEST_WARM_UP * seconds:
+        full = all(rig.sample()["state KiB"] > 0.95 * STORE_GIB * 2**20 for rig in stored)
+        if full and time.monotonic() > begun + WARM_UP * seconds:
+            return
+        time.sleep(1)
+
+
 def run(settings, rigs, words):
     begun, done = time.monotonic(), threading.Event()
     end = begun + settings.minutes * 60
@@ -456,9 +468,9 @@ def run(settings, rigs, words):
     restarts = threading.Thread(target=restart_servers, args=(rigs, settings.seed, done), daemon=True)
     restarts.start()
     samples = []
-    # Eight looks after the warm up, evenly.
-    looks = [begun + settings.minutes * 60 * (WARM_UP + (1 - WARM_UP) * i / 8) for i in range(9)]
-    for at in looks:
+    warm_up(rigs, begun, settings.minutes * 60)
+    warm = time.monotonic()
+    for at in (warm + (end - warm) * i / 8 for i in range(9)):  # eight looks after it, evenly
         while time.monotonic() < min(at, end):
             time.sleep(min(1, max(0, at - time.monotonic())))
         samples += quiet_sample(rigs, begun)

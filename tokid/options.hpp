@@ -91,7 +91,7 @@ struct Options {
   std::size_t tenant_rate = 0;
   std::vector<std::string> server;  // what stands after `--`
 
-  // Filled by parse_options.
+  // Filled by check_options().
   std::vector<ListenAddress> listen_at;
   toki::http::TlsContext tls;  // for clients; none: they connect in plain
   Cors cors;
@@ -116,6 +116,8 @@ struct Parsed {
 bool reachable(const ListenAddress& address);
 
 Parsed parse_options(int argc, char** argv);
+/// Reads what stands in the options as words; a part of parse_options(). The data folder is there then.
+toki::Status check_options(Options& options);
 
 /// The settings that differ between two such texts, by name; those that can change while tokid runs,
 /// or the others.

@@ -295,8 +295,17 @@ std::optional<HttpError> Server::check_head(Session& session, const beast::error
   return refuse_coding(head);
 }
 
+// What of the request did not come with its head: the body, for which some clients wait to be asked.
 asio::awaitable<beast::error_code> Server::read_body(Session& session) {
   Parser& parser = *session.parser;
+  const auto& head = parser.get();
+  if (head.version() != 10 && head.find(field::expect) != head.end()) {
+    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+    const std::array<asio::const_buffer, 1> pieces{asio::buffer(kContinue)};
+    if (const auto ec = session.stream.try_write(pieces).ec) {
+      co_return ec;
+    }
+  }
   const auto begun = std::chrono::steady_clock::now();
   std::size_t received = 0;
   while (!parser.is_done()) {
@@ -315,6 +324,22 @@ asio::awaitable<beast::error_code> Server::read_body(Session& session) {
   co_return beast::error_code();
 }
 
+// Whether the gate lets it in, as whose. The gate's keys are not the backend's to see.
+Gate::Visit Server::enter(Session& session, std::string_view target, AnswerWriter& answer) {
+  auto& head = session.parser->get();
+  Gate::Visit visit = gate_.enter({.method = view(head.method_string()),
+                                   .target = target,
+                                   .fields = &head,
+                                   .http10 = head.version() == 10,
+                                   .local = session.local});
+  answer.headers = visit.headers;
+  if (visit.ours) {
+    head.erase(field::authorization);
+    head.erase("x-api-key");
+  }
+  return visit;
+}
+
 asio::awaitable<bool> Server::one_request(Session& session) {
   toki::http::Stream& stream = session.stream;
   Parser& parser = session.parser.emplace();
@@ -329,36 +354,19 @@ asio::awaitable<bool> Server::one_request(Session& session) {
     co_return false;
   }
   const auto& head = parser.get();
-  const bool http10 = head.version() == 10;
-  AnswerWriter answer(stream, http10, !ec && parser.keep_alive() && !draining_,
+  AnswerWriter answer(stream, head.version() == 10, !ec && parser.keep_alive() && !draining_,
                       head.method() == beast::http::verb::head);
-  answer.error_form = toki::http::error_form_of(view(head.target()));
   std::optional<HttpError> refused = check_head(session, ec, answer);
   const std::string id = ids_.id_of(head);
   answer.standing_headers.append("x-request-id: ").append(id).append("\r\n");
   const auto meant =
       ec || refused ? std::nullopt : usual_target(view(head.method_string()), view(head.target()));
-  if (meant) {
-    answer.error_form = toki::http::error_form_of(*meant);
-  }
+  const std::string_view target = meant ? std::string_view(*meant) : view(head.target());
+  answer.error_form = toki::http::error_form_of(target);
   Gate::Visit visit;
   if (!ec && !refused && !session.preflight) {
-    visit = gate_.enter({.method = view(head.method_string()),
-                         .target = meant ? std::string_view(*meant) : view(head.target()),
-                         .fields = &head,
-                         .http10 = http10,
-                         .local = session.local});
+    visit = enter(session, target, answer);
     refused = visit.refused;
-    answer.headers = visit.headers;
-    if (visit.ours) {
-      parser.get().erase(field::authorization);
-      parser.get().erase("x-api-key");
-    }
-  }
-  if (!ec && !refused && !http10 && head.find(field::expect) != head.end()) {
-    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-    const std::array<asio::const_buffer, 1> pieces{asio::buffer(kContinue)};
-    ec = stream.try_write(pieces).ec;
   }
   // Trailers would come to stand among the header fields; they are dropped.
   const beast::http::fields fields =
@@ -378,7 +386,7 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   }
   const toki::http::ClientRequest request{
       .method = view(head.method_string()),
-      .target = meant ? std::string_view(*meant) : view(head.target()),
+      .target = target,
       .fields = parser.chunked() ? &fields : &head,
       .body = head.body(),
       .has_body = parser.chunked() || parser.content_length().has_value(),

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <list>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "cors.hpp"
@@ -56,6 +57,7 @@ class Server {
                                      boost::asio::cancellation_signal& serving);
   boost::asio::awaitable<bool> begin_tls(Session& session, const toki::http::TlsContext& tls);
   boost::asio::awaitable<bool> one_request(Session& session);
+  Gate::Visit enter(Session& session, std::string_view target, toki::http::AnswerWriter& answer);
   std::optional<toki::http::HttpError> check_head(Session& session,
                                                   const boost::beast::error_code& ec,
                                                   toki::http::AnswerWriter& answer) const;

@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <filesystem>
 #include <utility>
 
+#include "data_dir.hpp"
 #include "log.hpp"
 
 namespace tokid {
@@ -34,10 +34,6 @@ toki::http::AdmissionLimits queue_limits(const Options& o) {
           .wait = Millis(o.queue_wait_ms),
           .slot_wait = Millis(o.slot_wait_ms),
           .lead_wait = Millis(o.lead_wait_ms)};
-}
-
-std::string below(const std::string& folder, const char* file) {
-  return (std::filesystem::path(folder) / file).string();
 }
 
 // The only backend's lines need no name.
@@ -104,16 +100,6 @@ OpenedStore open_store(const Options& options, const ServiceSetup& setup,
 std::int64_t unix_ms() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<Millis>(now).count();
-}
-
-std::string folder_name(std::string_view model) {
-  std::string name;
-  for (const char c : model) {
-    const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                       c == '-' || c == '_' || (c == '.' && !name.empty());
-    name += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
-  }
-  return name;
 }
 
 toki::Result<std::unique_ptr<Service>> Service::open(asio::io_context& io, const Options& options,

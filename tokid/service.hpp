@@ -32,9 +32,6 @@ namespace tokid {
 /// Milliseconds since 1970.
 std::int64_t unix_ms();
 
-/// A model's name as the name of a folder: what is no letter, digit, `-`, `_` or `.` becomes %XX.
-std::string folder_name(std::string_view model);
-
 struct ServiceSetup {
   std::string name;  ///< in the log and on the pages; empty: the only one
   toki::http::Address address;

@@ -9,9 +9,9 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <system_error>
 #include <utility>
+
+#include "data_dir.hpp"
 
 namespace tokid {
 
@@ -48,11 +48,9 @@ ServiceSetup setup_of(const Options& options, const NamedBackend& backend) {
                      .slot_dir = options.slot_dir,
                      .own_cache = !options.no_backend_cache};
   if (!backend.names.empty()) {
-    const std::filesystem::path own = folder_name(setup.name);
-    setup.data_dir = (std::filesystem::path(options.data_dir) / "models" / own).string();
-    setup.slot_dir = options.slot_dir.empty()
-                         ? std::string()
-                         : (std::filesystem::path(options.slot_dir) / own).string();
+    const std::string own = folder_name(setup.name);
+    setup.data_dir = below(below(options.data_dir, "models"), own);
+    setup.slot_dir = options.slot_dir.empty() ? std::string() : below(options.slot_dir, own);
   }
   return setup;
 }
@@ -108,11 +106,8 @@ toki::Status Services::open(asio::io_context& io, const Options& options,
     setups.push_back(setup_of(options, backend));
   }
   for (std::size_t i = 0; i < setups.size(); ++i) {
-    std::error_code ec;
-    std::filesystem::create_directories(setups[i].data_dir, ec);
-    if (ec) {
-      return toki::Error{toki::Errc::unavailable,
-                         fmt::format("{}: {}", setups[i].data_dir, ec.message())};
+    if (auto made = make_folder(setups[i].data_dir); !made) {
+      return made;
     }
     auto opened = Service::open(io, options, std::move(setups[i]), recorder);
     if (!opened) {

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "routes.hpp"
+#include "server_command.hpp"
 #include "service.hpp"
-#include "supervisor.hpp"
 
 namespace tokid {
 

@@ -1,4 +1,4 @@
-// Starts llama-server as a child, with the flags that toki needs, and starts it again when it dies.
+// Starts llama-server as a child, and starts it again when it dies.
 #pragma once
 
 #include <toki/http/upstream.hpp>
@@ -17,20 +17,6 @@
 #include <vector>
 
 namespace tokid {
-
-struct ServerCommand {
-  std::vector<std::string> words;
-  toki::http::Address address;  // where it will listen
-  bool own_cache = true;        // it keeps prompts outside its slots
-  double cache_mib = -1;        // at most so much of them; -1: no limit, or not known
-  std::uint64_t batch = 512;    // prompts are computed in pieces that end at its multiples
-};
-
-/// Adds --host, --port, -np, --slot-save-path, --cache-ram 0 and --metrics where they are not given
-/// (as a flag or in the environment) and `words[0] --help` lists them.
-toki::Result<ServerCommand> complete_command(std::vector<std::string> words,
-                                             const toki::http::Address* wanted,
-                                             const std::string& slot_dir);
 
 class Supervisor {
  public:

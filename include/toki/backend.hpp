@@ -29,10 +29,14 @@ namespace toki {
 template <class T>
 class Completion {
  public:
+  /// Holds no call: it reports nothing when it is dropped, and must not be used.
   Completion() = default;
+  /// `done` is called exactly once, by whichever thread ends the call.
   explicit Completion(std::function<void(Result<T>)> done)
       : done_(std::make_unique<std::function<void(Result<T>)>>(std::move(done))) {}
+  /// The source holds no call afterwards.
   Completion(Completion&&) noexcept = default;
+  /// Drops the call it held (reported as Errc::cancelled), and takes the other's.
   Completion& operator=(Completion&& other) noexcept {
     if (this != &other) {
       drop();
@@ -87,31 +91,37 @@ struct PromptSource {
 struct Prefilled {
   std::uint64_t cached = 0;    ///< tokens reused
   std::uint64_t computed = 0;  ///< tokens computed
-  double ms = 0;
+  double ms = 0;               ///< the time that took
 };
 
 /// A state that was saved or restored.
 struct Timed {
-  std::uint64_t tokens = 0;
-  double ms = 0;  ///< that the backend was held up; 0: not said
+  std::uint64_t tokens = 0;  ///< that the state holds, as the backend says
+  double ms = 0;             ///< that the backend was held up; 0: not said
 };
 
+/// What a driver needs of an inference server or an engine in the same process. Slots are numbered
+/// from 0 to BackendDescription::slots - 1. A driver's steps need prefill() and erase() and, with a
+/// StateStore, save() and restore(); what is not overridden ends with Errc::unsupported.
 class TOKI_EXPORT Backend {
  public:
   virtual ~Backend();
 
-  virtual void describe(Completion<BackendDescription> done) = 0;
+  /// Asked at the start and whenever the backend may have changed.
+  virtual void describe(Completion<BackendDescription> done);
   /// Render and tokenize. Errc::unsupported: this request's tokens cannot be known; forward it
   /// uncached.
-  virtual void render(const PromptSource& source, Completion<Tokens> done) = 0;
+  virtual void render(const PromptSource& source, Completion<Tokens> done);
   /// Computes `prompt` in the slot, keeping the common prefix that it holds.
   virtual void prefill(SlotId slot, TokenSpan prompt, Completion<Prefilled> done) = 0;
   /// Writes the slot's state to the file `name` in the backend's own folder.
-  virtual void save(SlotId slot, std::string_view name, Completion<Timed> done) = 0;
-  virtual void restore(SlotId slot, std::string_view name, Completion<Timed> done) = 0;
+  virtual void save(SlotId slot, std::string_view name, Completion<Timed> done);
+  /// Reads such a file into the slot, whatever that held; a failed restore may leave it empty.
+  /// Errc::not_found: there is no such file.
+  virtual void restore(SlotId slot, std::string_view name, Completion<Timed> done);
+  /// The slot holds nothing afterwards.
   virtual void erase(SlotId slot, Completion<Done> done) = 0;
-  /// What `text` (a prompt as it was rendered) is about. Errc::unsupported unless overridden: there
-  /// is no embedding model then.
+  /// What `text` (a prompt as it was rendered) is about.
   virtual void embed(std::string_view text, Completion<Embedding> done);
 };
 

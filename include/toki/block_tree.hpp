@@ -30,6 +30,7 @@
 
 namespace toki {
 
+/// Sizes and budgets of a tree; fixed once it is made.
 struct BlockTreeOptions {
   std::size_t block_size =
       32;  ///< tokens a block, 8 to 512; smaller finds finer, larger needs less memory
@@ -40,8 +41,10 @@ struct BlockTreeOptions {
   std::uint64_t (*hash)(const Token* tokens, std::size_t count) = nullptr;
 };
 
+/// See the head of this file: exact, prefix-closed, bounded.
 class TOKI_EXPORT BlockTree {
  public:
+  /// How much of a prompt is known.
   struct Match {
     std::size_t tokens = 0;  ///< leading tokens known, exact, also into the last block
     std::size_t blocks = 0;  ///< whole blocks among them
@@ -49,16 +52,20 @@ class TOKI_EXPORT BlockTree {
 
   /// A prefix that many prompts share: it ends where their ways part.
   struct HotPrefix {
-    Scope scope;
-    Tokens tokens;
+    Scope scope;     ///< of the prompts that share it
+    Tokens tokens;   ///< from the beginning of the prompt
     double use = 0;  ///< decayed number of inserts that went through its end
   };
 
+  /// REQUIRES: a block size of 8 to 512, at least one block.
   explicit BlockTree(const BlockTreeOptions& options = {});
   ~BlockTree();
+  /// The source may only be destroyed or assigned to.
   BlockTree(BlockTree&&) noexcept;
+  /// Frees what it held. The source may only be destroyed or assigned to.
   BlockTree& operator=(BlockTree&&) noexcept;
 
+  /// Leading tokens of `prompt` that were inserted for this scope before, by comparing token ids.
   Match match(const Scope& scope, TokenSpan prompt) const;
 
   /// Keys of the prompt's whole blocks, for match() and insert() with keys: hash once, use often.
@@ -69,24 +76,29 @@ class TOKI_EXPORT BlockTree {
   /// Remembers the prompt and marks its path as used. Returns the number of blocks added. When the
   /// budget is smaller than the prompt, its first blocks are kept.
   std::size_t insert(const Scope& scope, TokenSpan prompt);
+  /// REQUIRES: `keys` is keys(scope, prompt).
   std::size_t insert(const Scope& scope, TokenSpan prompt, std::span<const std::uint64_t> keys);
 
   /// Inserts the prompt and keeps it, whatever the budget evicts, until it is unpinned as often as
   /// it was pinned. False when the budget does not hold all of it.
   bool pin(const Scope& scope, TokenSpan prompt);
+  /// Takes back one pin() of the same prompt; without effect where there is none.
   void unpin(const Scope& scope, TokenSpan prompt);
 
   /// The deepest prefixes of at least `min_tokens` whose use is still close to their parent's, most
   /// used first, at most `count`. O(blocks).
   std::vector<HotPrefix> hottest(std::size_t count, std::size_t min_tokens) const;
 
+  /// Forgets everything, pins too. No reader may be at work.
   void clear();
   /// Makes room for so many blocks now, so that no later insert has to ask for memory.
   void reserve(std::size_t blocks);
 
+  /// Blocks that are known now.
   std::size_t blocks() const noexcept;
   std::size_t capacity() const noexcept;  ///< most blocks that both budgets allow
   std::size_t bytes() const noexcept;     ///< memory held for blocks, token ids included
+  /// As it was made.
   const BlockTreeOptions& options() const noexcept;
 
   /// Walks everything and stops the program when the tree contradicts itself. For tests; O(blocks).

@@ -31,6 +31,7 @@
 
 namespace toki {
 
+/// How far two answers differ; from harmless to not.
 enum class Divergence : std::uint8_t { identical, whitespace_only, restore_noise, substantive };
 /// "identical", "whitespace-only", "restore-noise", "substantive".
 TOKI_EXPORT std::string_view to_string(Divergence value) noexcept;
@@ -53,21 +54,26 @@ enum class DivergenceReason : std::uint8_t {
   similarity,     ///< the cosine of the embeddings
   no_similarity,  ///< no rule has decided and there are no embeddings to compare
 };
+/// The name of the enumerator, for example "same_words". Static string.
 TOKI_EXPORT std::string_view to_string(DivergenceReason value) noexcept;
 
 /// Where two texts part: what of both is equal before.
 struct Parting {
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;       ///< equal bytes, up to a whole character
   std::size_t characters = 0;  ///< code points
   std::size_t words = 0;       ///< whole ones; in Chinese and Japanese each character is one
 };
 
+/// What compare() found of two texts `a` and `b`.
 struct Comparison {
+  /// The verdict.
   Divergence kind = Divergence::identical;
+  /// The rule that decided.
   DivergenceReason reason = DivergenceReason::none;
-  bool undecided = false;  ///< `kind` is substantive for now; decide() may find it noise
-  Parting parting{};       ///< of identical texts: all of them
-  std::size_t words_a = 0, words_b = 0;
+  bool undecided = false;         ///< `kind` is substantive for now; decide() may find it noise
+  Parting parting{};              ///< of identical texts: all of them
+  std::size_t words_a = 0;        ///< of `a`
+  std::size_t words_b = 0;        ///< of `b`
   std::size_t words_changed = 0;  ///< of a deleted, plus of b inserted
   double cosine = 0;              ///< 0 unless reason is similarity
 };
@@ -86,8 +92,8 @@ TOKI_EXPORT void decide(Comparison& comparison, const Embedding* a, const Embedd
 
 /// The range in which a share lies, by Wilson's score interval.
 struct Interval {
-  double low = 0;
-  double high = 1;
+  double low = 0;   ///< not below 0
+  double high = 1;  ///< not above 1
 };
 
 /// `z` 1.96 gives 95 % confidence. Without observations all is possible: 0 to 1. E. B. Wilson,
@@ -98,12 +104,15 @@ TOKI_EXPORT Interval wilson(std::uint64_t successes, std::uint64_t observations,
 struct TOKI_EXPORT DivergenceCounts {
   std::array<std::uint64_t, 4> of{};  ///< by Divergence
 
+  /// Counts a comparison that is decided; an undecided one counts as substantive.
   void add(const Comparison& comparison) { ++of[static_cast<std::size_t>(comparison.kind)]; }
+  /// Of this kind.
   std::uint64_t count(Divergence kind) const { return of[static_cast<std::size_t>(kind)]; }
-  std::uint64_t pairs() const;
+  std::uint64_t pairs() const;      ///< of all kinds
   std::uint64_t divergent() const;  ///< all but the identical ones
   /// Share of the divergent pairs that are substantive; 0 when there are none.
   double substantive_share() const;
+  /// The range of substantive_share(), with 95 % confidence.
   Interval substantive_interval() const;
 };
 

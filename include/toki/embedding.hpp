@@ -24,14 +24,18 @@
 
 namespace toki {
 
+/// Who made an embedding.
 enum class EmbeddingKind : std::uint8_t {
   none,   ///< there is none
   model,  ///< made by an embedding model
   hash,   ///< made from token n-grams
 };
+/// The name of the enumerator. Static string.
 TOKI_EXPORT std::string_view to_string(EmbeddingKind kind) noexcept;
 
+/// A vector for a prompt, by which similar prompts are found. It only nominates: token ids decide.
 struct Embedding {
+  /// none: `values` is empty.
   EmbeddingKind kind = EmbeddingKind::none;
   std::vector<float> values;  ///< `dimension` of them, length 1
   std::string model{};        ///< which model made it; only embeddings of one are compared
@@ -49,8 +53,8 @@ TOKI_EXPORT Embedding hash_embedding(TokenSpan tokens, std::size_t dimension = k
 
 /// A part of a prompt that fits the embedding model's context. Units: tokens.
 struct Segment {
-  std::size_t begin = 0;
-  std::size_t count = 0;
+  std::size_t begin = 0;  ///< its first token
+  std::size_t count = 0;  ///< its length
 };
 
 /// Cuts `tokens` into segments of at most `window` that overlap by `overlap` (less than `window`);

@@ -23,6 +23,7 @@
 #include <toki/prompt_record.hpp>
 #include <toki/result.hpp>
 #include <toki/scope.hpp>
+#include <toki/similarity_index.hpp>
 #include <toki/slot_pool.hpp>
 #include <toki/state_store.hpp>
 #include <toki/stats.hpp>
@@ -40,12 +41,14 @@
 
 namespace toki {
 
+/// Gives the time now. Called under the engine's lock: it must not call the engine.
 using Clock = std::function<std::chrono::steady_clock::time_point()>;
 using WallClock = std::function<std::int64_t()>;  ///< Unix time in ms
 
+/// What an engine is made with; fixed once it is made.
 struct EngineOptions {
-  BlockTreeOptions tree;
-  std::size_t max_prompts = 4096;                        ///< remembered whole
+  BlockTreeOptions tree;           ///< block size and budgets of the tree of known prompts
+  std::size_t max_prompts = 4096;  ///< remembered whole
   std::size_t max_prompt_bytes = std::size_t{64} << 20;  ///< of their tokens and embeddings
   double good_match = 0.5;  ///< share of a prompt known to the tree that ends the search there
   std::uint64_t min_reuse_for_hit = 10;  ///< tokens from which reuse counts as a hit
@@ -58,6 +61,9 @@ struct EngineOptions {
   /// all of it was computed for prompts of the same scope, else may_reuse() is false. The backend's own
   /// cache is never counted on, and a client's choice of a slot is not followed.
   bool isolated = false;
+  /// The index that finds prompts which are alike; none: make_similarity_index(). It is asked and
+  /// changed under the engine's lock, and made anew when all is forgotten.
+  IndexMaker make_index{};
 };
 
 /// Why a request runs where it runs; `x-toki-reason` and the log say it with these names.
@@ -79,6 +85,7 @@ enum class Reason : std::uint8_t {
   media,               ///< holds images or audio, whose tokens are not text
   not_cacheable,       ///< a generation whose prompt toki does not read
 };
+/// The name of the enumerator. Static string.
 TOKI_EXPORT std::string_view to_string(Reason value) noexcept;
 
 /// Which step of the search found the longest known prefix of a prompt.
@@ -90,10 +97,12 @@ enum class Source : std::uint8_t {
   disk,     ///< the store: restored into the slot
   copy,     ///< another slot: saved, and restored into this one
 };
+/// The name of the enumerator. Static string.
 TOKI_EXPORT std::string_view to_string(Source value) noexcept;
 
+/// What a request asks of the engine. Spans and pointers need only be valid during the call.
 struct Query {
-  Scope scope{};
+  Scope scope{};       ///< whose KV cache it may share
   TokenSpan tokens{};  ///< the whole prompt; empty when it is not known
   bool surrogate =
       false;  ///< `tokens` order requests by what they share, but are not the exact prompt
@@ -124,38 +133,40 @@ struct Query {
 
 /// Something to do before the request is sent. A value: it holds all that a driver needs.
 struct Step {
+  /// What a driver does; see StepReport for what it tells of each.
   enum class Kind : std::uint8_t {
     erase,    ///< empty the slot
     save,     ///< save the slot's state and give it to the store; the slot keeps it
     restore,  ///< let the store provide a state for `tokens`, and restore it into the slot
     prefill,  ///< compute `tokens` in the slot
-  } kind = Kind::erase;
-  SlotId slot{};
-  Scope scope{};
-  Tokens tokens{};      ///< save: what the slot is known to begin with
-  bool whole = false;   ///< save: as a snapshot, because the backend cannot rewind
-  bool later = false;   ///< save: the request need not wait until the store has taken it
-  std::string file{};   ///< save, restore: name of the state file, never used twice in one run,
-                        ///< for stores that have no names of their own
-  double token_ms = 0;  ///< save: what computing one of its tokens costs
-  Tokens needed{};      ///< save: tokens whose stored state is restored next, so it has to stay
-  bool only = false;    ///< save: what the state holds behind `tokens` is not kept
+  } kind = Kind::erase;  ///< what is to be done
+  SlotId slot{};         ///< where
+  Scope scope{};         ///< save, restore: under which the state is kept
+  Tokens tokens{};       ///< save: what the slot is known to begin with
+  bool whole = false;    ///< save: as a snapshot, because the backend cannot rewind
+  bool later = false;    ///< save: the request need not wait until the store has taken it
+  std::string file{};    ///< save, restore: name of the state file, never used twice in one run,
+                         ///< for stores that have no names of their own
+  double token_ms = 0;   ///< save: what computing one of its tokens costs
+  Tokens needed{};       ///< save: tokens whose stored state is restored next, so it has to stay
+  bool only = false;     ///< save: what the state holds behind `tokens` is not kept
 };
 
 /// How a step ended.
 struct StepReport {
-  std::optional<Error> error{};
-  Tokens tokens{};             ///< save: what the slot holds, by the state's own record; restore:
-                               ///< all that it holds now, where that is more than was asked for
-  std::uint64_t unknown = 0;   ///< tokens behind them, of unknown ids
-  std::uint64_t reused = 0;    ///< restore: tokens restored; prefill: tokens not computed
-  std::uint64_t computed = 0;  ///< prefill: tokens computed
-  double ms = 0;               ///< that the backend took; 0: not known
+  std::optional<Error> error{};  ///< why it failed; none: it is done
+  Tokens tokens{};               ///< save: what the slot holds, by the state's own record; restore:
+                                 ///< all that it holds now, where that is more than was asked for
+  std::uint64_t unknown = 0;     ///< tokens behind them, of unknown ids
+  std::uint64_t reused = 0;      ///< restore: tokens restored; prefill: tokens not computed
+  std::uint64_t computed = 0;    ///< prefill: tokens computed
+  double ms = 0;                 ///< that the backend took; 0: not known
   bool pending = false;  ///< save, where Step::later: the store still works on it; how that ends is
                          ///< told to Ticket::stored()
   bool overtaken = false;  ///< save, restore: what was asked for behind it was done first
 };
 
+/// How a request ended; decides what its slot holds now (docs/design.md).
 enum class Ending : std::uint8_t {
   completed,  ///< the whole answer came
   refused,    ///< the backend answered with an error; it did not work on the prompt
@@ -166,12 +177,12 @@ enum class Ending : std::uint8_t {
 
 /// What really happened to a request. Absent values were not reported.
 struct Outcome {
-  Ending ending = Ending::failed;
+  Ending ending = Ending::failed;  ///< decides what the slot holds now
   bool computed = false;  ///< the prompt is known to have been computed whole (an answer began)
   std::optional<std::uint64_t> prompt_tokens{};  ///< as the backend counted
   std::optional<std::uint64_t> cached_tokens{};  ///< reused, of those
-  double prompt_ms = 0;  ///< time for the tokens that were not reused; 0: not said
-  std::uint64_t generated_tokens = 0;
+  double prompt_ms = 0;                ///< time for the tokens that were not reused; 0: not said
+  std::uint64_t generated_tokens = 0;  ///< of the answer, as the backend counted
   bool truncated =
       false;  ///< the backend dropped part of the prompt: what the slot holds is not known
   TokenSpan generated{};  ///< their ids, when all are known
@@ -182,10 +193,12 @@ struct Outcome {
 
 /// What finish() made of it, for the log and the headers.
 struct Account {
-  CacheClass cache_class = CacheClass::unreported;
-  std::uint64_t predicted = 0;
-  std::uint64_t reused = 0;
+  CacheClass cache_class = CacheClass::unreported;  ///< by the backend's own word
+  std::uint64_t predicted = 0;                      ///< as Ticket::predicted() said
+  std::uint64_t reused = 0;  ///< as the backend says, less what a step of the ticket had computed
+  /// The backend counted another number of prompt tokens: the prompt is not remembered.
   bool tokenization_mismatch = false;
+  /// More was reused than anything known explains: the slot is erased before its next use.
   bool integrity_fault = false;
   bool restore_failed = false;  ///< less than half of what was restored was then reused
   bool elsewhere = false;    ///< Query::unnamed: it is not certain that the slot was the ticket's
@@ -193,6 +206,7 @@ struct Account {
   bool wants_embedding = false;  ///< it is remembered without a model's embedding
 };
 
+/// The name of the enumerator. Static string.
 TOKI_EXPORT std::string_view to_string(Ending value) noexcept;
 
 class Engine;
@@ -201,7 +215,9 @@ class Engine;
 /// as cancelled and leaves of the slot's content only what is certain.
 class TOKI_EXPORT Ticket {
  public:
+  /// The source may only be destroyed or assigned to.
   Ticket(Ticket&&) noexcept;
+  /// What it held before ends as cancelled. The source may only be destroyed or assigned to.
   Ticket& operator=(Ticket&&) noexcept;
   ~Ticket();
 
@@ -211,8 +227,11 @@ class TOKI_EXPORT Ticket {
       const noexcept;  ///< tokens expected to be reused; never more than the slot is known to hold
   std::uint64_t available()
       const noexcept;  ///< tokens of it that were ever known, wherever they are
+  /// What predicted() would count as.
   CacheClass predicted_class() const noexcept;
+  /// Why it runs where it runs.
   Reason reason() const noexcept;
+  /// Which step of the search found the most of the prompt.
   Source source() const noexcept;
   /// False: send `cache_prompt: false`, because what the slot holds must not be reused. Known when
   /// the steps are done.
@@ -250,6 +269,7 @@ class TOKI_EXPORT Ticket {
   void sent() noexcept;
   /// For tickets without a slot: these slots are the ones it works in; the others are free again.
   void settle(std::span<const std::uint32_t> in_use);
+  /// It is known which slots the ticket works in: it has one, or settle() told.
   bool settled() const noexcept;
   /// Query::unnamed: that so many tokens were reused does not tell alone that the request ran in the
   /// ticket's slot. Outcome::held may tell it; where nothing does, what idle slots hold is not known
@@ -258,6 +278,8 @@ class TOKI_EXPORT Ticket {
   /// How many of these slots the ticket holds.
   std::size_t claimed_among(std::span<const std::uint32_t> slots) const noexcept;
 
+  /// Ends the ticket, counts the request, and frees its slots: on_slot_free() is told. What is
+  /// known of the slot follows from `outcome`.
   Account finish(const Outcome& outcome) &&;
   /// Ends the ticket without counting it: it was no request. `touched` slots hold `content` now.
   void dismiss(std::span<const std::uint32_t> touched, SlotContent content) &&;
@@ -271,21 +293,21 @@ class TOKI_EXPORT Ticket {
 
 /// One row of the slot table, for people.
 struct SlotInfo {
-  SlotContent content = SlotContent::unknown;
-  std::uint64_t known_tokens = 0;
-  std::uint64_t unknown_tail = 0;
-  bool leased = false;
-  bool fenced = false;
-  std::uint64_t last_used = 0;            ///< tick of the last lease; 0: never
-  std::chrono::milliseconds used_ago{0};  ///< since that lease began
-  std::uint64_t pin = 0;                  ///< the pin that it keeps; 0: none
+  SlotContent content = SlotContent::unknown;  ///< what is known of it
+  std::uint64_t known_tokens = 0;              ///< leading tokens whose ids are known
+  std::uint64_t unknown_tail = 0;              ///< tokens behind them, of unknown ids
+  bool leased = false;                         ///< a ticket has it
+  bool fenced = false;                         ///< stopped answering; gets no work
+  std::uint64_t last_used = 0;                 ///< tick of the last lease; 0: never
+  std::chrono::milliseconds used_ago{0};       ///< since that lease began
+  std::uint64_t pin = 0;                       ///< the pin that it keeps; 0: none
   std::uint64_t prompt = 0;  ///< the remembered prompt that shares most with it; 0: none
   std::uint64_t common = 0;  ///< leading tokens that both share
 };
 
 /// What is true of the backend, found by asking and by trial.
 struct BackendFacts {
-  std::uint32_t slots = 0;
+  std::uint32_t slots = 0;       ///< there are; 0: it cannot serve now
   std::vector<bool> slots_used;  ///< see BackendDescription
   std::uint64_t context = 0;     ///< tokens one slot can hold; 0: not known
   bool own_cache = true;  ///< may hold prompts outside its slots (llama-server's --cache-ram)
@@ -310,38 +332,40 @@ using StoreDoubt = std::function<void(const Scope&, TokenSpan)>;
 
 /// A change of what is remembered, for whoever keeps it across restarts.
 struct PromptChange {
+  /// What happened.
   enum class Kind : std::uint8_t {
-    put,      ///< `prompt` is new, or replaces the one with its id
-    used,     ///< only `use` and `last_used_ms` of `prompt` changed
-    removed,  ///< the prompt with this id is forgotten
-    cleared   ///< all are forgotten
-  } kind = Kind::put;
+    put,                ///< `prompt` is new, or replaces the one with its id
+    used,               ///< only `use` and `last_used_ms` of `prompt` changed
+    removed,            ///< the prompt with this id is forgotten
+    cleared             ///< all are forgotten
+  } kind = Kind::put;   ///< what happened
   PromptRecord prompt;  ///< whole with `put`; only the named fields otherwise
 };
 
 /// One remembered prompt, for people.
 struct PromptInfo {
-  std::uint64_t id = 0;
-  std::uint64_t tokens = 0;
-  EmbeddingKind embedding = EmbeddingKind::none;
-  double use = 0;
-  std::int64_t last_used_ms = 0;
+  std::uint64_t id = 0;                           ///< as PromptRecord has it
+  std::uint64_t tokens = 0;                       ///< its length
+  EmbeddingKind embedding = EmbeddingKind::none;  ///< who made it
+  double use = 0;                                 ///< decayed number of uses
+  std::int64_t last_used_ms = 0;                  ///< Unix time; 0: not known
 };
 
 /// A prompt that was forgotten, for whoever holds more of it.
 struct ForgottenPrompt {
-  Scope scope;
-  Tokens tokens;
+  Scope scope;               ///< it was remembered under
+  Tokens tokens;             ///< the whole prompt
   std::uint64_t shared = 0;  ///< as Engine::shared() says of it
 };
 
 /// The remembered prompt that shares most with another.
 struct NearestPrompt {
-  std::uint64_t id = 0;
+  std::uint64_t id = 0;      ///< of the remembered prompt; 0: there is none
   std::uint64_t tokens = 0;  ///< its length; 0: there is none
-  std::uint64_t common = 0;
+  std::uint64_t common = 0;  ///< leading tokens that both share
 };
 
+/// Called for each prompt in turn; the record is valid during the call only.
 using PromptVisit = std::function<void(const PromptRecord&)>;
 /// `common`: leading tokens that the prompt shares with the one visited before.
 using PlacedVisit = std::function<void(const PromptRecord&, std::uint64_t common)>;
@@ -350,23 +374,32 @@ using PlacedVisit = std::function<void(const PromptRecord&, std::uint64_t common
 struct Lookup {
   std::uint64_t available = 0;  ///< leading tokens that are known, wherever they are
   std::uint64_t predicted = 0;  ///< of those, reused in the slot it would get
-  CacheClass predicted_class = CacheClass::miss;
-  Source source = Source::none;
-  bool busy = false;  ///< it would wait for a slot
+  CacheClass predicted_class = CacheClass::miss;  ///< what `predicted` would count as
+  Source source = Source::none;                   ///< which step of the search found the most
+  bool busy = false;                              ///< it would wait for a slot
+  /// it would get; none: it would wait, or the backend would choose
   std::optional<std::uint32_t> slot{};
-  Reason reason = Reason::displaced;
+  Reason reason = Reason::displaced;    ///< why that one
   std::optional<PromptInfo> nearest{};  ///< the known prompt with the longest common prefix
   std::uint64_t common = 0;             ///< its length: the token at which they part
 };
 
+/// Decides and keeps the books; see the head of this file. Whoever drives it tells it of the
+/// backend first: until backend_changed() every request is Errc::busy.
 class TOKI_EXPORT Engine {
  public:
   /// Without a wall clock, prompts are remembered without the time of their last use.
   Engine(const EngineOptions& options, Clock clock, WallClock wall = {});
   ~Engine();
+  /// The source may only be destroyed or assigned to.
   Engine(Engine&&) noexcept;
+  /// The source may only be destroyed or assigned to. Tickets of the old engine keep its state
+  /// alive.
   Engine& operator=(Engine&&) noexcept;
 
+  /// Takes a slot for the request, and plans what is to be done in it first. Errc::busy: none is
+  /// free for it now, or one that is busy is worth waiting for within Query::patience;
+  /// on_slot_free() tells when to ask again.
   Result<Ticket> begin(const Query& query);
   /// What begin() would do, without taking a slot. Nothing is counted.
   Lookup lookup(const Query& query) const;
@@ -398,7 +431,10 @@ class TOKI_EXPORT Engine {
   void backend_changed(const BackendFacts& facts);
   /// The same backend was started again, or slept: its slots are empty now.
   void backend_restarted();
+  /// The model was unloaded, so that its slots are empty; it comes back with the next request.
   void backend_slept();
+  /// Whether a named slot keeps its prompt while others work, as a trial found. Off: the backend
+  /// chooses the slot of every request.
   void set_pinning(bool on);
   /// After a trial; a change or restart of the backend takes all back until the next one.
   void set_abilities(const StateAbilities& abilities);
@@ -420,6 +456,7 @@ class TOKI_EXPORT Engine {
   Result<std::uint64_t> pin_prompt(std::uint64_t id, std::uint64_t length);
   /// False: there is none of that id. What its slot holds stays there, like any other content.
   bool unpin(std::uint64_t id);
+  /// All pins, those of other models too, by hand and hot.
   std::vector<PinInfo> pins() const;
   /// Those of an earlier run.
   void adopt_pins(std::vector<PinRecord> pins);
@@ -452,6 +489,8 @@ class TOKI_EXPORT Engine {
   /// A ticket to erase the idle slots that are to be erased before their next use. Run its steps,
   /// then dismiss it. Errc::not_found: there are none.
   Result<Ticket> begin_erasing();
+  /// The remembered prompt of the scope with the longest common prefix. O(log of what is
+  /// remembered).
   NearestPrompt nearest(const Scope& scope, TokenSpan tokens) const;
   /// Leading tokens that a remembered prompt or a pin by hand begins with, too.
   std::uint64_t shared(const Scope& scope, TokenSpan tokens) const;
@@ -467,6 +506,7 @@ class TOKI_EXPORT Engine {
   /// The slots' content is not what we think. `erase`: nor may it be reused (other adapters made it).
   void forget_residency(bool erase = false);
 
+  /// Slots that get no work until unfence().
   std::vector<std::uint32_t> fenced() const;
   /// The backend says the slot is idle again.
   void unfence(std::uint32_t slot);
@@ -476,10 +516,13 @@ class TOKI_EXPORT Engine {
   /// nothing.
   class Distrust;
 
+  /// As EngineOptions has it.
   bool isolated() const;
+  /// Slots of the backend; 0: it is not known, or cannot serve.
   std::size_t slots() const;
   /// That a request could have now: in exact mode none while another runs.
   std::size_t idle_slots() const;
+  /// One row a slot, in order.
   std::vector<SlotInfo> slot_table() const;
   Stats stats() const;  ///< the engine's own part; other parts stay 0
 
@@ -490,9 +533,13 @@ class TOKI_EXPORT Engine {
   std::shared_ptr<Impl> impl_;
 };
 
+/// Held while something that is no ticket works in the backend's slots. Keeps the engine's state
+/// alive.
 class TOKI_EXPORT Engine::Distrust {
  public:
+  /// Nobody reuses anything from now on.
   explicit Distrust(Engine& engine);
+  /// What the slots hold is unknown from now on.
   ~Distrust();
   Distrust(const Distrust&) = delete;
   Distrust& operator=(const Distrust&) = delete;

@@ -19,8 +19,10 @@
 
 namespace toki {
 
+/// Tells models of one name and shape apart by how they continue a prompt, across runs.
 class TOKI_EXPORT Fingerprints {
  public:
+  /// Reads `path`, where it is there; lines that are damaged are left out.
   explicit Fingerprints(std::string path);
 
   /// The number under which this model was seen before, or a new one that was never used.

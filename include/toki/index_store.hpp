@@ -37,6 +37,7 @@
 
 namespace toki {
 
+/// Where the index lies, and its limits.
 struct IndexStoreOptions {
   std::string path;                 ///< of the database file; its folder must exist
   std::size_t queue_length = 1024;  ///< most prompts with writes that wait; more are dropped
@@ -50,6 +51,7 @@ struct IndexStoreOptions {
   std::string vfs;                               ///< for tests: a SQLite VFS; empty: SQLite's own
 };
 
+/// What it has done and holds, now.
 struct IndexStoreStats {
   bool open = false;            ///< the database takes writes
   std::uint64_t loaded = 0;     ///< prompts read at the start
@@ -62,6 +64,8 @@ struct IndexStoreStats {
   std::uint64_t log_bytes = 0;  ///< of its write-ahead log
 };
 
+/// Known prompts in a SQLite file, behind a queue and a thread of its own. Whatever happens to the
+/// file costs memory of prompts, never a request.
 class TOKI_EXPORT IndexStore {
  public:
   /// `loaded` gets everything that was kept, once, most recently used first: nothing, when the
@@ -89,6 +93,7 @@ class TOKI_EXPORT IndexStore {
 
   /// Waits until everything queued before is written; false when that took too long or was lost.
   bool flush(std::chrono::milliseconds limit);
+  /// From any thread; waits for nothing but memory.
   IndexStoreStats stats() const;
   void add_to(Stats& stats) const;  ///< the same figures, among all others
 

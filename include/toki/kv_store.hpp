@@ -38,6 +38,7 @@
 
 namespace toki {
 
+/// Where states lie, and how much room they may take.
 struct KvStoreOptions {
   std::string dir;       ///< its own folder, made when missing, readable by the owner only
   std::string slot_dir;  ///< where the backend reads and writes state files
@@ -47,15 +48,23 @@ struct KvStoreOptions {
                               ///< store of this process does
 };
 
+/// What it has done and holds, now.
 struct KvStoreStats {
-  std::uint64_t segments = 0, tokens = 0, bytes = 0, snapshots = 0;
-  std::uint64_t prompt_tokens = 0;  ///< sum of the stored prompts' lengths: over `tokens`, the
-                                    ///< sharing ratio
-  std::uint64_t taken_total = 0, composed_total = 0, evicted_total = 0, quarantined_total = 0;
-  std::uint64_t failed_total = 0;  ///< takes and composes that failed
-  bool writable = true;            ///< the last write worked
+  std::uint64_t segments = 0;           ///< files
+  std::uint64_t tokens = 0;             ///< that they hold, each once
+  std::uint64_t bytes = 0;              ///< that they take
+  std::uint64_t snapshots = 0;          ///< of the segments, whole states
+  std::uint64_t prompt_tokens = 0;      ///< sum of the stored prompts' lengths: over `tokens`, the
+                                        ///< sharing ratio
+  std::uint64_t taken_total = 0;        ///< states
+  std::uint64_t composed_total = 0;     ///< states
+  std::uint64_t evicted_total = 0;      ///< segments that gave way to others
+  std::uint64_t quarantined_total = 0;  ///< segments that failed their checksum
+  std::uint64_t failed_total = 0;       ///< takes and composes that failed
+  bool writable = true;                 ///< the last write worked
 };
 
+/// Computed KV cache as segments on disk, each token's rows once for all prompts that begin alike.
 class TOKI_EXPORT KvStore final : public StateStore {
  public:
   /// Adopts what is whole, removes what is not. Errc::busy: another process has it, or slot_dir.
@@ -88,9 +97,13 @@ class TOKI_EXPORT KvStore final : public StateStore {
   void discard_other_runs(std::string_view own) override;
 
   // The same for a driver's steps.
+  /// Names the state file of the step; nothing is written yet.
   Result<std::string> begin_save(const Step& step) override;
+  /// take() of that file, as the step asks. Errors as there.
   Result<Taken> end_save(const Step& step, std::string_view file, const Timed& saved) override;
+  /// compose() of the step's tokens. Errors as there.
   Result<Restorable> begin_restore(const Step& step) override;
+  /// Deletes the composed file, whether or not it was restored.
   void end_restore(std::string_view file, const Result<Timed>& restored) override;
   /// Nothing: what is composed was compared with its checksums.
   void doubt(const Scope& scope, TokenSpan prompt) override;
@@ -106,8 +119,11 @@ class TOKI_EXPORT KvStore final : public StateStore {
 
   /// Most recently used first.
   std::vector<StoredPrompt> prompts(std::size_t count) const override;
+  /// What of the prompt can be restored, and what that takes on disk.
   HeldPrompt held(const Scope& scope, TokenSpan prompt) const override;
+  /// The scope and known tokens of a stored prompt; no tokens: there is none of this id.
   std::pair<Scope, Tokens> prompt(std::uint64_t id) const override;
+  /// From any thread; waits for nothing but memory.
   KvStoreStats stats() const;
   void add_to(Stats& stats) const override;  ///< the same figures, among all others
 

@@ -12,8 +12,11 @@
 
 namespace toki {
 
+/// How much a line matters; the first matters most.
 enum class LogLevel : std::uint8_t { error, warn, info, debug };
 
+/// Gets each line, without a line feed. Called from any thread, without locks; it must not throw.
+/// May be empty where a header says so.
 using LogSink = std::function<void(LogLevel, std::string_view)>;
 
 }  // namespace toki

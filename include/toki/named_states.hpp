@@ -33,12 +33,15 @@
 
 namespace toki {
 
+/// Where the records lie, and how many states there may be.
 struct NamedStatesOptions {
   std::string dir;         ///< its own folder, made when missing, readable by the owner only
   std::size_t names = 32;  ///< most files in the backend's folder
   std::function<std::int64_t()> now_ms{};  ///< Unix time; empty: the system's
 };
 
+/// States in a folder that only the backend reaches, under a fixed number of names; here lie the
+/// records of what is under which.
 class TOKI_EXPORT NamedStates final : public StateStore {
  public:
   /// Remembers what was saved before; what lies under numbers from `names` on is forgotten.
@@ -48,6 +51,7 @@ class TOKI_EXPORT NamedStates final : public StateStore {
   NamedStates(const NamedStates&) = delete;
   NamedStates& operator=(const NamedStates&) = delete;
 
+  /// The longest beginning of `prompt` that one state serves. Memory only.
   StoredPrefix match(const Scope& scope, TokenSpan prompt) const override;
 
   /// A step with `whole` makes a state that only serves prompts that begin with all of it; the
@@ -55,24 +59,32 @@ class TOKI_EXPORT NamedStates final : public StateStore {
   Result<std::string> begin_save(const Step& step) override;
   /// Errc::corrupt: the slot did not hold what was thought.
   Result<Taken> end_save(const Step& step, std::string_view file, const Timed& saved) override;
+  /// Gives the name back; the backend's file stays there until it is saved over.
   bool discard(std::string_view file) override;
   /// Nothing: the names are the same in every run.
   void discard_other_runs(std::string_view own) override;
 
   /// The whole state that serves the longest beginning of the step's tokens.
   Result<Restorable> begin_restore(const Step& step) override;
+  /// Forgets the state where another number of tokens was restored than was saved, or it was
+  /// refused.
   void end_restore(std::string_view file, const Result<Timed>& restored) override;
   /// Forgets the state; one of which only a beginning was wanted is kept for prompts that want all.
   void doubt(const Scope& scope, TokenSpan prompt) override;
 
+  /// Forgets that state, or all; how many. The backend's files stay.
   Result<std::uint64_t> forget(std::optional<std::uint64_t> id) override;
   /// States that hold more of the prompt than `shared` and go no other way than it.
   Result<std::uint64_t> forget(const Scope& scope, TokenSpan prompt, std::uint64_t shared) override;
+  /// Writes the records that could not be written before.
   void maintain() override;
+  /// Most recently used first.
   std::vector<StoredPrompt> prompts(std::size_t count) const override;
+  /// What of the prompt can be restored; the backend's disk is not seen, so `bytes` is 0.
   HeldPrompt held(const Scope& scope, TokenSpan prompt) const override;
+  /// The scope and known tokens of a state; no tokens: there is none of this id.
   std::pair<Scope, Tokens> prompt(std::uint64_t id) const override;
-  void add_to(Stats& stats) const override;
+  void add_to(Stats& stats) const override;  ///< its figures, among all others
 
  private:
   struct Impl;

@@ -20,12 +20,16 @@
 
 namespace toki {
 
+/// The file of pins: docs/store-format.md has its bytes.
 class TOKI_EXPORT PinFile {
  public:
+  /// Touches nothing yet.
   explicit PinFile(std::string path) : path_(std::move(path)) {}
 
   /// Nothing when there is no file.
   Result<std::vector<PinRecord>> read();
+  /// Takes the place of the file as a whole, forced to disk: a crash leaves the old one or the new
+  /// one.
   Status write(std::span<const PinRecord> pins);
 
  private:

@@ -61,8 +61,8 @@ constexpr std::string_view to_string(Errc code) noexcept {
 
 /// A failure. `detail` is for people and never holds prompt text, keys or header values.
 struct Error {
-  Errc code = Errc::backend;
-  std::string detail;
+  Errc code = Errc::backend;  ///< what kind, for programs
+  std::string detail;         ///< what was attempted, on what, and the foreign reason
 };
 
 /// A value of T or an Error. T must not be Error.
@@ -70,22 +70,33 @@ template <class T>
 class [[nodiscard]] Result {
  public:
   // A value or an error stands for its result, so that functions can return either.
+  /// A success.
   // NOLINTNEXTLINE(google-explicit-constructor)
   Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+  /// A failure.
   // NOLINTNEXTLINE(google-explicit-constructor)
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
 
+  /// It is a success.
   bool has_value() const noexcept { return state_.index() == 0; }
+  /// The same.
   explicit operator bool() const noexcept { return has_value(); }
 
   /// REQUIRES: has_value().
   T& value() & { return check_value(), *std::get_if<0>(&state_); }
+  /// REQUIRES: has_value().
   const T& value() const& { return check_value(), *std::get_if<0>(&state_); }
+  /// REQUIRES: has_value().
   T&& value() && { return check_value(), std::move(*std::get_if<0>(&state_)); }
+  /// REQUIRES: has_value().
   T& operator*() & { return value(); }
+  /// REQUIRES: has_value().
   const T& operator*() const& { return value(); }
+  /// REQUIRES: has_value().
   T&& operator*() && { return std::move(*this).value(); }
+  /// REQUIRES: has_value().
   T* operator->() { return &value(); }
+  /// REQUIRES: has_value().
   const T* operator->() const { return &value(); }
 
   /// REQUIRES: !has_value().
@@ -93,11 +104,13 @@ class [[nodiscard]] Result {
     TOKI_CHECK(!has_value());
     return *std::get_if<1>(&state_);
   }
+  /// REQUIRES: !has_value().
   Error&& error() && {
     TOKI_CHECK(!has_value());
     return std::move(*std::get_if<1>(&state_));
   }
 
+  /// The value, or `other` where it failed.
   T value_or(T other) && { return has_value() ? std::move(*this).value() : std::move(other); }
 
  private:
@@ -108,6 +121,6 @@ class [[nodiscard]] Result {
 
 /// Success without a value.
 using Done = std::monostate;
-using Status = Result<Done>;
+using Status = Result<Done>;  ///< of what has no value to give
 
 }  // namespace toki

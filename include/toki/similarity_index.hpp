@@ -17,17 +17,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 namespace toki {
 
+/// A vector that search() found.
 struct Neighbour {
-  std::uint64_t id = 0;
-  float cosine = 0;
+  std::uint64_t id = 0;  ///< as put() was given it
+  float cosine = 0;      ///< with the query, -1 to 1
 };
 
+/// Finds vectors that point the same way, within one scope. One thread at a time; const calls of
+/// several at once. Derive from it to plug in another index.
 class TOKI_EXPORT SimilarityIndex {
  public:
   virtual ~SimilarityIndex();
@@ -36,27 +40,36 @@ class TOKI_EXPORT SimilarityIndex {
   /// the way in; one of zeros, or with a value that is no finite number, has the cosine 0 with all.
   /// Vectors of different scopes are never compared.
   virtual void put(std::uint64_t id, const Scope& scope, std::span<const float> vector) = 0;
+  /// False: there is none of that id.
   virtual bool remove(std::uint64_t id) = 0;
+  /// Forgets all vectors of all scopes.
   virtual void clear() = 0;
 
   /// The `count` nearest of the scope, best first; ties by id. `query` need not be normalised.
   virtual std::vector<Neighbour> search(const Scope& scope, std::span<const float> query,
                                         std::size_t count) const = 0;
 
+  /// Values a vector; put() and search() REQUIRE as many.
   virtual std::size_t dimension() const noexcept = 0;
+  /// Vectors that search() can return, of all scopes.
   virtual std::size_t size() const noexcept = 0;
   virtual std::size_t bytes() const noexcept = 0;  ///< memory held for vectors and links
 };
 
+/// Makes an empty index for vectors of that dimension.
+using IndexMaker = std::function<std::unique_ptr<SimilarityIndex>(std::size_t dimension)>;
+
+/// How a scan reads its vectors.
 enum class Precision : std::uint8_t {
-  float32,
-  int8,  ///< scanned as int8 (one scale a vector), the best are ranked again in float32
+  float32,  ///< scanned as they are: slower, and exact to the last bit
+  int8,     ///< scanned as int8 (one scale a vector), the best are ranked again in float32
 };
 
 /// Exact scan. Uses the widest SIMD instructions that this CPU has (AVX-512, AVX2, NEON, or none).
 TOKI_EXPORT std::unique_ptr<SimilarityIndex> make_scan_index(std::size_t dimension,
                                                              Precision precision = Precision::int8);
 
+/// More of each finds more and takes longer (docs/benchmarks.md has figures).
 struct HnswOptions {
   std::size_t links = 16;           ///< neighbours a vector keeps in each layer (M)
   std::size_t build_effort = 200;   ///< candidates weighed when one is added (ef_construction)
@@ -80,8 +93,8 @@ TOKI_EXPORT std::unique_ptr<SimilarityIndex> make_similarity_index(
 
 /// A nominated prompt with what the ranking needs.
 struct Candidate {
-  std::uint64_t id = 0;
-  float cosine = 0;
+  std::uint64_t id = 0;    ///< of the prompt
+  float cosine = 0;        ///< of its embedding and the wanted one's
   std::size_t tokens = 0;  ///< length of its token list
 };
 

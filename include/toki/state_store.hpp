@@ -46,46 +46,52 @@ struct StoredPrefix {
 struct Taken {
   Tokens tokens;                 ///< that it holds, as far as their ids are known
   std::uint64_t new_tokens = 0;  ///< of those, written now
-  std::uint64_t new_bytes = 0;
-  bool snapshot = false;      ///< can only be restored whole
-  std::uint64_t unknown = 0;  ///< tokens behind them, of unknown ids
-  std::uint64_t id = 0;       ///< for forget(); 0: not told
+  std::uint64_t new_bytes = 0;   ///< that these take on our disk
+  bool snapshot = false;         ///< can only be restored whole
+  std::uint64_t unknown = 0;     ///< tokens behind them, of unknown ids
+  std::uint64_t id = 0;          ///< for forget(); 0: not told
   std::string layout{};  ///< of its rows (types, sizes, streams), to be compared; empty: not known
 };
 
 /// A state that the backend can restore now.
 struct Restorable {
-  std::string file;
+  std::string file;          ///< its name, for Backend::restore()
   std::uint64_t tokens = 0;  ///< that the backend will restore
   Tokens held{};  ///< of those, the known ones; empty: the first `tokens` of what was asked for
 };
 
+/// One stored prompt, for people.
 struct StoredPrompt {
-  std::uint64_t id = 0;
-  std::uint64_t tokens = 0;
-  std::uint64_t bytes = 0;  ///< on our disk
-  double use = 0;
-  std::int64_t last_used_ms = 0;
-  bool snapshot = false;
+  std::uint64_t id = 0;           ///< for forget() and prompt()
+  std::uint64_t tokens = 0;       ///< of known ids
+  std::uint64_t bytes = 0;        ///< on our disk
+  double use = 0;                 ///< decayed number of uses
+  std::int64_t last_used_ms = 0;  ///< Unix time
+  bool snapshot = false;          ///< can only be restored whole
 };
 
 /// What a store holds of one prompt.
 struct HeldPrompt {
-  std::uint64_t tokens = 0;  ///< leading tokens that can be restored
-  std::uint64_t bytes = 0;   ///< that they take on our disk, whoever else shares them
-  std::int64_t last_used_ms = 0;
-  bool snapshot = false;
+  std::uint64_t tokens = 0;       ///< leading tokens that can be restored
+  std::uint64_t bytes = 0;        ///< that they take on our disk, whoever else shares them
+  std::int64_t last_used_ms = 0;  ///< Unix time
+  bool snapshot = false;          ///< can only be restored whole
 };
 
+/// Where saved states go. The calls of one step come in order (begin_save, the backend's save,
+/// end_save); those of different steps may cross. Const calls come from any thread.
 class TOKI_EXPORT StateStore {
  public:
   virtual ~StateStore() = default;
 
+  /// What could be restored of `prompt`. Asked under the engine's lock: memory only.
   virtual StoredPrefix match(const Scope& scope, TokenSpan prompt) const = 0;
 
   /// The file to save to. Quick, for any thread: at most one file is removed. Errc::busy: none can be
   /// had now.
   virtual Result<std::string> begin_save(const Step& step) = 0;
+  /// The backend has written `file`. What it holds is kept, or the reason why not: Errc::corrupt:
+  /// it does not begin with the step's tokens.
   virtual Result<Taken> end_save(const Step& step, std::string_view file, const Timed& saved) = 0;
   /// Nobody wants this file any more. False: it is not there, but a save that was given up may yet
   /// write it.
@@ -96,6 +102,7 @@ class TOKI_EXPORT StateStore {
 
   /// Errc::not_found: nothing of the step's tokens is there any more.
   virtual Result<Restorable> begin_restore(const Step& step) = 0;
+  /// The backend has read `file`, or not: it may be deleted.
   virtual void end_restore(std::string_view file, const Result<Timed>& restored) = 0;
   /// What was restored last of this prompt was not there for it, by the backend's own word.
   virtual void doubt(const Scope& scope, TokenSpan prompt) = 0;
@@ -111,6 +118,7 @@ class TOKI_EXPORT StateStore {
 
   /// Most recently used first.
   virtual std::vector<StoredPrompt> prompts(std::size_t count) const = 0;
+  /// What of the prompt can be restored, and what that takes.
   virtual HeldPrompt held(const Scope& scope, TokenSpan prompt) const = 0;
   /// The scope and known tokens of a stored prompt; no tokens: there is none of this id.
   virtual std::pair<Scope, Tokens> prompt(std::uint64_t id) const = 0;

@@ -18,6 +18,7 @@
 
 namespace toki {
 
+/// A step that failed for this reason.
 inline StepReport failed_step(Error error) {
   StepReport report;
   report.error = std::move(error);
@@ -29,6 +30,7 @@ inline StepReport step_without_store() {
   return failed_step({Errc::unsupported, "there is no store"});
 }
 
+/// A save that the store has taken, or refused.
 inline StepReport save_report(const Timed& saved, Result<Taken> taken) {
   if (!taken) {
     return failed_step(std::move(taken).error());
@@ -41,6 +43,7 @@ inline StepReport pending_report(const Timed& saved) {
   return {.ms = saved.ms, .pending = true};
 }
 
+/// A restore of `state`; another number of tokens than it has is a failure (Errc::backend).
 inline StepReport restore_report(const Step& step, Restorable state,
                                  const Result<Timed>& restored) {
   if (!restored) {
@@ -58,11 +61,13 @@ inline StepReport restore_report(const Step& step, Restorable state,
       .tokens = std::move(state.held), .unknown = unknown, .reused = common, .ms = restored->ms};
 }
 
+/// A prefill.
 inline StepReport prefill_report(const Result<Prefilled>& done) {
   return done ? StepReport{.reused = done->cached, .computed = done->computed, .ms = done->ms}
               : failed_step(done.error());
 }
 
+/// An erase.
 inline StepReport erase_report(const Status& done) {
   return done ? StepReport{} : failed_step(done.error());
 }

@@ -16,7 +16,9 @@ namespace toki {
 
 /// A token id as the backend numbers it.
 using Token = std::int32_t;
+/// A prompt, or a part of one, that is owned.
 using Tokens = std::vector<Token>;
+/// Tokens that somebody else owns, valid during the call.
 using TokenSpan = std::span<const Token>;
 
 /// Number of leading tokens that `a` and `b` share.

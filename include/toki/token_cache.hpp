@@ -36,22 +36,26 @@ namespace toki {
 
 /// A special token: its text becomes exactly this token wherever it stands.
 struct SpecialToken {
-  std::string text;
-  Token id = 0;
+  std::string text;  ///< as the tokenizer knows it, unescaped
+  Token id = 0;      ///< that stands for it
 };
 
+/// Texts and their tokens, so that only what is new in a prompt is tokenized. The least recently
+/// used texts go first.
 class TOKI_EXPORT TokenCache {
  public:
   /// Leading part of a text whose tokens are known.
   struct Known {
     std::size_t bytes = 0;  ///< all of the text, or up to a boundary; 0: nothing is known
-    Tokens tokens;
+    Tokens tokens;          ///< of those bytes
   };
 
   /// `max_bytes` 0: remembers nothing.
   explicit TokenCache(std::size_t max_bytes);
   ~TokenCache();
+  /// The source may only be destroyed or assigned to.
   TokenCache(TokenCache&&) noexcept;
+  /// The source may only be destroyed or assigned to.
   TokenCache& operator=(TokenCache&&) noexcept;
 
   /// Forgets everything and takes these as boundaries; none: only whole texts are found.
@@ -64,6 +68,7 @@ class TOKI_EXPORT TokenCache {
   /// Remembers the tokens of a whole text.
   void put(std::string_view text, bool start_token, TokenSpan tokens, std::string_view tenant = {});
 
+  /// Remembered now.
   std::size_t texts() const noexcept;
   std::size_t bytes() const noexcept;  ///< memory held
 

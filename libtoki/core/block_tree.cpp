@@ -102,7 +102,7 @@ struct Fetch {
 
 }  // namespace
 
-struct BlockTree::Impl {
+struct TOKI_HIDDEN BlockTree::Impl {
   // The limit that both budgets set.
   static std::size_t blocks_within(const BlockTreeOptions& o) {
     if (o.max_bytes == 0) {

@@ -270,10 +270,17 @@ Plan Engine::Impl::choose(const Query& query, const Found& found) const {
   const std::size_t needed =
       query.alone ? pool.size()
                   : std::min<std::size_t>(query.sequences, pool.size() - pool.fenced());
-  if (result.action == Plan::Action::leave_to_backend && pool.idle() < needed) {
+  if (result.action == Plan::Action::leave_to_backend && (pool.idle() < needed || unsettled())) {
     result.action = Plan::Action::wait;
   }
   return result;
+}
+
+// Of two requests whose slots the backend chooses nobody could tell which of them is seen to work.
+bool Engine::Impl::unsettled() const {
+  return std::any_of(lessee.begin(), lessee.end(), [](const Ticket::Impl* user) {
+    return user != nullptr && !user->settled && !user->claimed.empty();
+  });
 }
 
 void Engine::Impl::reset_slots(std::size_t slots, SlotContent content) {
@@ -347,9 +354,7 @@ Result<Ticket> Engine::begin(const Query& asked) {
     impl_->note_waiter(query);
     return Error{Errc::busy, "a better slot is busy"};
   }
-  auto ticket = std::make_unique<Ticket::Impl>();
-  ticket->engine = impl_;
-  ticket->epoch = impl_->epoch;
+  auto ticket = std::make_unique<Ticket::Impl>(impl_);
   ticket->scope = query.scope;
   ticket->tokens.assign(query.tokens.begin(), query.tokens.end());
   ticket->tokens_known = !query.tokens.empty();
@@ -371,7 +376,6 @@ Result<Ticket> Engine::begin(const Query& asked) {
   ticket->min_hit = impl_->options.min_reuse_for_hit;
   ticket->predicted = plan.predicted;
   ticket->may_reuse = query.bypass != Reason::cache_prompt_false;
-  ticket->started = impl_->clock();
   impl_->lease(*ticket, plan);
   impl_->add_steps(*ticket, plan, query);
   return Ticket(std::move(ticket));

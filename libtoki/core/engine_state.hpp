@@ -32,7 +32,9 @@ inline CacheClass class_of(bool bypass, std::uint64_t predicted, std::uint64_t m
 // So many requests in a row that ran elsewhere than they were made to, and none is any more.
 inline constexpr std::uint32_t kMaxFailedChoices = 8;
 
-struct Ticket::Impl {
+struct TOKI_HIDDEN Ticket::Impl {
+  explicit Impl(std::shared_ptr<Engine::Impl> of);
+
   std::shared_ptr<Engine::Impl> engine;
   std::uint64_t epoch = 0;  // of the backend's contents; an older ticket records nothing
   Scope scope;
@@ -96,7 +98,7 @@ struct Found {
 // for one it takes more: each call that overtook another doubles it, and calm brings it back.
 constexpr double kMinApartMs = 10, kMaxApartMs = 80, kCalm = 0.995;
 
-struct Engine::Impl {
+struct TOKI_HIDDEN Engine::Impl {
   EngineOptions options;
   Clock clock;
   WallClock wall;
@@ -147,18 +149,19 @@ struct Engine::Impl {
   std::function<void()> wake;
   std::function<void(PromptChange)> tell;
 
-  // Numbers of prompts begin with the time, so that they are not used twice across restarts.
+  // Numbers of prompts and pins begin with the time, so that they are not used twice across restarts.
   Impl(const EngineOptions& o, Clock c, WallClock w)
       : options(o),
         clock(std::move(c)),
         wall(std::move(w)),
         tree(o.tree),
-        known({.prompts = o.max_prompts, .bytes = o.max_prompt_bytes}),
-        next_prompt(static_cast<std::uint64_t>(now_ms()) * 1024 + 1),
+        known({.prompts = o.max_prompts, .bytes = o.max_prompt_bytes}, o.make_index),
+        next_prompt(number_now()),
         first_prompt(next_prompt),
         pins(next_prompt) {}
 
   std::int64_t now_ms() const { return wall ? wall() : 0; }
+  std::uint64_t number_now() const { return static_cast<std::uint64_t>(now_ms()) * 1024 + 1; }
   bool good(std::uint64_t common, TokenSpan tokens) const {
     return static_cast<double>(common) >= options.good_match * static_cast<double>(tokens.size());
   }
@@ -179,6 +182,7 @@ struct Engine::Impl {
   std::uint64_t reach(std::uint32_t slot, const Query& query) const;
   std::vector<SlotView> view(const Query& query) const;
   Plan choose(const Query& query, const Found& found) const;
+  bool unsettled() const;
   std::vector<PromptChange> remember(const Ticket::Impl& ticket, const Embedding& hash);
   double prefill_rate() const { return prefill_ms > 0 ? prefill_ms : options.prefill_ms_per_token; }
   // Where the store gives most of what is known anyway, the backend's cache has to earn it.
@@ -268,5 +272,8 @@ struct Engine::Impl {
     }
   }
 };
+
+inline Ticket::Impl::Impl(std::shared_ptr<Engine::Impl> of)
+    : engine(std::move(of)), epoch(engine->epoch), started(engine->clock()) {}
 
 }  // namespace toki

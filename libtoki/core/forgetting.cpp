@@ -145,10 +145,7 @@ void Engine::each_prompt_in_order(std::size_t count, const PlacedVisit& visit) c
 
 Result<Ticket> Engine::begin_erasing() {
   const std::lock_guard lock(impl_->mutex);
-  auto ticket = std::make_unique<Ticket::Impl>();
-  ticket->engine = impl_;
-  ticket->epoch = impl_->epoch;
-  ticket->started = impl_->clock();
+  auto ticket = std::make_unique<Ticket::Impl>(impl_);
   for (std::uint32_t i = 0; i < impl_->pool.size(); ++i) {
     const Slot& slot = impl_->pool[i];
     if (slot.erase_first && !slot.leased && !slot.fenced) {

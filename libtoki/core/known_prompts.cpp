@@ -174,6 +174,10 @@ void KnownPrompts::take_out(std::uint64_t id) {
   prompts_.erase(found);
 }
 
+std::unique_ptr<SimilarityIndex> KnownPrompts::new_index(std::size_t dimension) const {
+  return make_index_ ? make_index_(dimension) : make_similarity_index(dimension);
+}
+
 // Vectors of two models are never compared. A fresh one of another dimension begins the index anew.
 void KnownPrompts::index_model(const PromptRecord& record, bool fresh) {
   const Embedding& embedding = record.embedding;
@@ -181,7 +185,7 @@ void KnownPrompts::index_model(const PromptRecord& record, bool fresh) {
     return;
   }
   if (model_index_ == nullptr || (fresh && model_index_->dimension() != embedding.values.size())) {
-    model_index_ = make_similarity_index(embedding.values.size());
+    model_index_ = new_index(embedding.values.size());
   }
   if (model_index_->dimension() == embedding.values.size()) {
     model_index_->put(record.id, scope_of(record.scope, embedding), embedding.values);
@@ -273,7 +277,7 @@ void KnownPrompts::forget_computed() {
 }
 
 void KnownPrompts::clear() {
-  *this = KnownPrompts(limits_);
+  *this = KnownPrompts(limits_, make_index_);
 }
 
 std::vector<const PromptRecord*> KnownPrompts::list(std::size_t count) const {

@@ -19,6 +19,7 @@
 #include <memory>
 #include <set>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace toki {
@@ -45,8 +46,11 @@ class KnownPrompts {
     std::size_t common = 0;  // leading tokens that it shares with the one before
   };
 
-  explicit KnownPrompts(const KnownPromptsLimits& limits)
-      : limits_(limits), hash_index_(make_similarity_index(kHashDimension)) {}
+  // `make_index`: none is make_similarity_index().
+  explicit KnownPrompts(const KnownPromptsLimits& limits, IndexMaker make_index = {})
+      : limits_(limits),
+        make_index_(std::move(make_index)),
+        hash_index_(new_index(kHashDimension)) {}
 
   Nearest nearest(const Scope& scope, TokenSpan tokens) const;
   // The longest exact prefix among the prompts that the embedding nominates.
@@ -99,10 +103,12 @@ class KnownPrompts {
   Prompt* going_on_from(const Scope& scope, TokenSpan tokens);
   Prompt& add(PromptRecord record, bool newest);
   void take_out(std::uint64_t id);
+  std::unique_ptr<SimilarityIndex> new_index(std::size_t dimension) const;
   void index_model(const PromptRecord& record, bool fresh);
   void touch(Prompt& prompt, std::int64_t now_ms);
 
   KnownPromptsLimits limits_;
+  IndexMaker make_index_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Prompt>> prompts_;
   Order order_;
   Order computed_;                 // of those, the ones computed since forget_computed()

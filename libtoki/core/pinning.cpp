@@ -108,6 +108,7 @@ bool Engine::Impl::choose_hot_pins() {
   }
   hot_pins_at = clock() + kHotPause;
   hot_pins_seen = stats.requests_completed;
+  pins.number_from(number_now());
   const auto prefixes = tree.hottest(2 * options.hot_pins + pins.size(), kMinHotTokens);
   return pins.choose_hot(pin_scopes, prefixes, options.hot_pins, most_pins());
 }
@@ -177,10 +178,7 @@ Result<Ticket> Engine::begin_pin() {
     const PinRecord* pin = impl_->next_pin();
     const Plan plan = pin != nullptr ? impl_->plan_pin(*pin) : Plan{};
     if (plan.action == Plan::Action::run) {
-      ticket = std::make_unique<Ticket::Impl>();
-      ticket->engine = impl_;
-      ticket->epoch = impl_->epoch;
-      ticket->started = impl_->clock();
+      ticket = std::make_unique<Ticket::Impl>(impl_);
       ticket->scope = pin->scope;
       ticket->tokens = pin->tokens;
       ticket->tokens_known = true;
@@ -220,6 +218,7 @@ Result<std::uint64_t> Engine::pin(const Scope& scope, TokenSpan tokens) {
                                                ? "a pin needs tokens"
                                                : "the pin is longer than a slot's context"};
     }
+    impl_->pins.number_from(impl_->number_now());
     id = impl_->pins.add(scope, tokens, impl_->pool.size() - 1, impl_->pin_scopes);
     if (!id) {
       return id;

@@ -8,6 +8,7 @@
 #include <toki/scope.hpp>
 #include <toki/token.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -22,6 +23,8 @@ class Pins {
 
   /// Ids begin there; they grow.
   explicit Pins(std::uint64_t first_id) : next_id_(first_id) {}
+  /// New pins get ids from here on. Ids that were only counted would tell how many others make.
+  void number_from(std::uint64_t id) noexcept { next_id_ = std::max(next_id_, id); }
 
   /// Pins the prefix by hand; the id of one that is there already. At most `most` of its scope and of
   /// those it shares slots with, `beside`, are pinned by hand, and a hot one makes way: then

@@ -6,14 +6,26 @@
 #include "core/hash.hpp"
 
 namespace toki {
+namespace {
 
-Scope::Scope(std::initializer_list<std::string_view> parts) {
+std::string framed(std::span<const std::string_view> parts) {
+  std::string bytes;
   for (const std::string_view part : parts) {
-    bytes_ += std::to_string(part.size());
-    bytes_ += ':';
-    bytes_ += part;
+    bytes += std::to_string(part.size());
+    bytes += ':';
+    bytes += part;
   }
-  seed_ = hash_bytes(bytes_.data(), bytes_.size());
+  return bytes;
+}
+
+}  // namespace
+
+Scope::Scope(std::initializer_list<std::string_view> parts)
+    : bytes_(framed({parts.begin(), parts.size()})),
+      seed_(hash_bytes(bytes_.data(), bytes_.size())) {}
+
+Scope Scope::from_parts(std::span<const std::string_view> parts) {
+  return from_bytes(framed(parts));
 }
 
 Scope Scope::from_bytes(std::string bytes) {

@@ -450,10 +450,7 @@ Result<Ticket> Engine::begin_chore(bool while_busy) {
     if (impl_->pool[i].saved || !worth_saving(impl_->view_of(i), world)) {
       continue;
     }
-    auto ticket = std::make_unique<Ticket::Impl>();
-    ticket->engine = impl_;
-    ticket->epoch = impl_->epoch;
-    ticket->started = impl_->clock();
+    auto ticket = std::make_unique<Ticket::Impl>(impl_);
     impl_->add_save(*ticket, i);
     impl_->borrow(*ticket, i);
     return Ticket(std::move(ticket));
@@ -492,10 +489,7 @@ Result<Ticket> Engine::begin_spare() {
   if (!best) {
     return Error{Errc::not_found, "no slot can be spared"};
   }
-  auto ticket = std::make_unique<Ticket::Impl>();
-  ticket->engine = impl_;
-  ticket->epoch = impl_->epoch;
-  ticket->started = impl_->clock();
+  auto ticket = std::make_unique<Ticket::Impl>(impl_);
   ticket->bypass = ticket->reason = Reason::cache_prompt_false;
   ticket->may_reuse = false;
   ticket->slot = *best;

@@ -114,7 +114,7 @@ class Walk {
 
 }  // namespace
 
-struct TokenCache::Impl {
+struct TOKI_HIDDEN TokenCache::Impl {
   // What keeps texts apart that read the same.
   struct Space {
     bool start_token = false;

@@ -1,4 +1,5 @@
 #include <toki/http/admission.hpp>
+#include <toki/http/generation_request.hpp>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/post.hpp>
@@ -30,6 +31,8 @@ struct Admission::Waiter {
         lead_until(now + limits.lead_wait) {}
 
   Query query;
+  std::string tenant;
+  std::uint64_t round = 0;
   asio::steady_timer timer;
   Time deadline;
   Time patient_until;
@@ -39,10 +42,23 @@ struct Admission::Waiter {
   bool chose_to_wait = false;  // a slot was idle, but a busy one fits better
 };
 
-// A place in the queue, given up whenever and however its coroutine ends.
+// A place in the queue, given up whenever and however its coroutine ends. The queue is served in
+// rounds, in each of which a tenant has one request: so a hundred of one do not keep another's only
+// one waiting. Without tenants that is the order of arrival.
 struct Admission::Place {
   Place(Admission& queue, Waiter& waiter) : owner(queue) {
-    it = owner.waiters_.insert(owner.waiters_.end(), &waiter);
+    auto& all = owner.waiters_;
+    waiter.tenant = tenant_of(waiter.query.scope);
+    const auto last = owner.served_.find(waiter.tenant);
+    waiter.round = std::max(owner.round_, last == owner.served_.end() ? 0 : last->second + 1);
+    for (const Waiter* other : all) {
+      if (other->round >= waiter.round && other->tenant == waiter.tenant) {
+        waiter.round = other->round + 1;
+      }
+    }
+    const auto later = std::find_if(
+        all.begin(), all.end(), [&](const Waiter* other) { return other->round > waiter.round; });
+    it = all.insert(later, &waiter);
   }
   Place(const Place&) = delete;
   Place& operator=(const Place&) = delete;
@@ -94,6 +110,12 @@ bool Admission::try_admit(Waiter& waiter) {
   return true;
 }
 
+void Admission::took_turn(const Waiter& waiter) {
+  round_ = std::max(round_, waiter.round);
+  served_[waiter.tenant] = waiter.round;
+  std::erase_if(served_, [this](const auto& tenant) { return tenant.second < round_; });
+}
+
 void Admission::serve_waiters() {
   for (Waiter* waiter : waiters_) {
     if (waiter->ticket || waiter->held) {
@@ -103,6 +125,7 @@ void Admission::serve_waiters() {
       return;
     }
     if (try_admit(*waiter)) {
+      took_turn(*waiter);
       waiter->timer.cancel();
     } else if (waiter->query.sequences > 1 || waiter->query.alone) {
       return;  // it needs several slots: nobody may take them one by one before it
@@ -144,8 +167,7 @@ asio::awaitable<Result<Ticket>> Admission::acquire(const Query& query) {
   if (may_lead) {
     co_await hold(waiter);
   }
-  serve_waiters();  // in order of arrival, so those who only wait for a certain slot let this one
-                    // pass
+  serve_waiters();  // in their order, so those who only wait for a certain slot let this one pass
   if (!waiter.ticket && waiters_.size() > limits_.length) {
     ++full_;
     place.served = true;

@@ -17,6 +17,7 @@ namespace asio = boost::asio;
 // llama-server looks for clients that have left only after a second without any other result, and an answer to /slots is one:
 // asking more often would keep an abandoned generation alive.
 constexpr Millis kSlotsInterval{1500};
+constexpr Millis kTrialPatience{60000};
 
 std::string_view to_string(BackendMonitor::State state) noexcept {
   switch (state) {
@@ -299,9 +300,9 @@ asio::awaitable<void> BackendMonitor::try_slot_states(std::uint32_t slots) {
   }
 }
 
-asio::awaitable<void> BackendMonitor::tried(Millis limit) {
+asio::awaitable<void> BackendMonitor::tried() {
   asio::steady_timer pause(timer_.get_executor());
-  const auto deadline = std::chrono::steady_clock::now() + limit;
+  const auto deadline = std::chrono::steady_clock::now() + kTrialPatience;
   while (state_ == State::trying && std::chrono::steady_clock::now() < deadline) {
     pause.expires_after(Millis(10));
     co_await pause.async_wait(asio::use_awaitable);

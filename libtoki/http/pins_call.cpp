@@ -19,8 +19,6 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr Millis kTrialPatience{60000};  // what a trial finds is part of the scope
-
 HttpError refusal(unsigned status, std::string message) {
   HttpError error{.status = status,
                   .type = status == 503 ? "unavailable_error" : "invalid_request_error",
@@ -229,7 +227,7 @@ asio::awaitable<std::variant<std::string, HttpError>> add_pin(LlamaServerBackend
     co_return std::move(*wrong);
   }
   co_await monitor.verify();
-  co_await monitor.tried(kTrialPatience);
+  co_await monitor.tried();
   if (monitor.state() != BackendMonitor::State::ready) {
     co_return refusal(503, fmt::format("the backend is {}", to_string(monitor.state())));
   }

@@ -60,7 +60,7 @@ double storable(double use) noexcept {
 
 }  // namespace
 
-struct IndexStore::Impl {
+struct TOKI_HIDDEN IndexStore::Impl {
   Impl(IndexStoreOptions settings, LogSink sink,
        std::function<void(std::vector<PromptRecord>)> receiver);
   ~Impl();

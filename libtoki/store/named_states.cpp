@@ -58,7 +58,7 @@ double worth(const NamedState& state, std::int64_t now_ms) {
 
 }  // namespace
 
-struct NamedStates::Impl {
+struct TOKI_HIDDEN NamedStates::Impl {
   Impl(LogSink sink, std::function<std::int64_t()> clock, std::unique_ptr<Files> calls,
        NamedRecords opened, std::size_t names)
       : log(std::move(sink)),

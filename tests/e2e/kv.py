@@ -3,49 +3,17 @@ both, into other slots, and with the same texts.
 """
 
 import os
-import threading
 
 import harness
+import saving
 from harness import get, post, words
 
 harness.require_parts()
 
 
-class Kv(harness.TestCase):
-    def setUp(self):
-        name = self.id().rsplit(".", 1)[1]
-        self.slot_dir = os.path.join(self.folder, name + "-slots")
-        os.makedirs(self.slot_dir)
-        self.name = name
-
-    def start(self, slots, extra=(), model=None):
-        more = {"model": model} if model else {}
-        self.llama = type(self).start_llama(
-            slots=slots,
-            name=self.name + "-llama",
-            extra=["--slot-save-path", self.slot_dir, "--cache-ram", "0", *extra],
-            **more,
-        )
-        self.start_toki("tokid")
-
-    def start_toki(self, name, data_dir=None):
-        self.tokid = type(self).start_tokid(
-            backend=self.llama.url,
-            options=["--slot-dir", self.slot_dir],
-            name=f"{self.name}-{name}",
-            data_dir=data_dir,
-        )
-
-    def chat(self, messages, **more):
-        body = {"model": "m", "messages": messages, "temperature": 0, "max_tokens": 16, **more}
-        answer = post(self.tokid.url + "/v1/chat/completions", body)
-        return answer.ok(), answer.headers
-
-    def conversation(self, seed, count=300):
-        return [
-            {"role": "system", "content": words(count, seed)},
-            {"role": "user", "content": words(20, seed + " question")},
-        ]
+class Kv(saving.Saving):
+    def options(self):
+        return ["--slot-dir", self.slot_dir]
 
     def test_displaced_conversations_come_back_from_disk(self):
         self.start(slots=1)
@@ -85,45 +53,6 @@ class Kv(harness.TestCase):
             reused.append(headers["x-toki-source"])
         self.assertEqual(restored, live)
         self.assertIn("disk", reused)
-
-    def test_a_second_conversation_gets_a_copy_of_the_first_ones_beginning(self):
-        self.start(slots=2)
-        system = self.conversation("shared", 500)[0]
-        self.chat([system, {"role": "user", "content": words(60, "one")}])
-        answer, headers = self.chat([system, {"role": "user", "content": words(60, "two")}])
-        self.assertEqual(headers["x-toki-source"], "copy")
-        self.assertGreater(answer["timings"]["cache_n"], 500)
-
-    def test_both_may_be_started_again(self):
-        self.start(slots=2)
-        talks = [self.conversation(f"kept {i}") for i in range(3)]
-        for talk in talks:
-            self.chat(talk)
-        self.tokid.stop()
-        self.llama.kill()
-        self.llama.start()
-        self.start_toki("again", self.tokid.data_dir)
-        for talk in talks:
-            answer, headers = self.chat(talk)
-            self.assertEqual(headers["x-toki-source"], "disk")
-            self.assertEqual(answer["timings"]["prompt_n"], 1)
-
-    def test_another_model_of_the_same_shape_gets_nothing_of_it(self):
-        model = os.path.join(self.folder, "same-name.gguf")
-        make = os.environ["TOKI_MAKE_GGUF"]
-        os.system(f"{make} --size tiny --seed 1 {model}")
-        self.start(slots=2, model=model)
-        talk = self.conversation("weights")
-        self.chat(talk)
-        self.tokid.stop()
-        self.llama.kill()
-        os.system(f"{make} --size tiny --seed 2 {model}")
-        self.llama.start()
-        self.start_toki("again", self.tokid.data_dir)
-        answer, headers = self.chat(talk)
-        self.assertEqual(answer["timings"]["cache_n"], 0)
-        self.assertNotEqual(headers["x-toki-source"], "disk")
-        self.assertEqual(self.tokid.stats()["restores_total"], 0)
 
     def test_a_cold_prefix_is_computed_once_for_all_that_want_it(self):
         self.start(slots=4)

@@ -5,41 +5,17 @@ set of names.
 import os
 
 import harness
+import saving
 from harness import post, words
 
 harness.require_parts()
 
 
-class Remote(harness.TestCase):
+class Remote(saving.Saving):
     names = 6
 
-    def setUp(self):
-        self.name = self.id().rsplit(".", 1)[1]
-        self.slot_dir = os.path.join(self.folder, self.name + "-slots")
-        os.makedirs(self.slot_dir)
-
-    def start(self, slots, model=None, extra=()):
-        more = {"model": model} if model else {}
-        self.llama = type(self).start_llama(
-            slots=slots,
-            name=self.name + "-llama",
-            extra=["--slot-save-path", self.slot_dir, "--cache-ram", "0", *extra],
-            **more,
-        )
-        self.start_toki("tokid")
-
-    def start_toki(self, name, data_dir=None):
-        self.tokid = type(self).start_tokid(
-            backend=self.llama.url,
-            options=["--remote-states", str(self.names)],
-            name=f"{self.name}-{name}",
-            data_dir=data_dir,
-        )
-
-    def chat(self, messages, **more):
-        body = {"model": "m", "messages": messages, "temperature": 0, "max_tokens": 16, **more}
-        answer = post(self.tokid.url + "/v1/chat/completions", body)
-        return answer.ok(), answer.headers
+    def options(self):
+        return ["--remote-states", str(self.names)]
 
     def complete(self, prompt, straight=False):
         body = {"prompt": prompt, "n_predict": 8, "temperature": 0, "return_tokens": True}
@@ -49,11 +25,8 @@ class Remote(harness.TestCase):
         answer = post(self.tokid.url + "/completion", body)
         return answer.ok(), answer.headers
 
-    def conversation(self, seed, count=300):
-        return [
-            {"role": "system", "content": words(count, seed)},
-            {"role": "user", "content": words(20, seed + " question")},
-        ]
+    def tearDown(self):
+        self.check_folder()
 
     def check_folder(self):
         files = os.listdir(self.slot_dir)
@@ -89,14 +62,6 @@ class Remote(harness.TestCase):
         self.check_folder()
         self.assertEqual(self.tokid.stats()["named_states"], self.names)
 
-    def test_a_second_conversation_gets_the_first_ones_beginning(self):
-        self.start(slots=2)
-        system = self.conversation("shared", 500)[0]
-        self.chat([system, {"role": "user", "content": words(60, "one")}])
-        answer, headers = self.chat([system, {"role": "user", "content": words(60, "two")}])
-        self.assertEqual(headers["x-toki-source"], "copy")
-        self.assertGreater(answer["timings"]["cache_n"], 500)
-
     def test_texts_are_those_of_the_live_slot_and_tokid_may_be_started_again(self):
         self.start(slots=2)
         prompts = [self.conversation(f"text {i}", 200) for i in range(4)]
@@ -120,21 +85,6 @@ class Remote(harness.TestCase):
         self.assertEqual(sources, ["disk"] * len(prompts))
         self.check_folder()
 
-    def test_both_may_be_started_again(self):
-        self.start(slots=2)
-        talks = [self.conversation(f"kept {i}") for i in range(3)]
-        for talk in talks:
-            self.chat(talk)
-        self.tokid.stop()
-        self.llama.kill()
-        self.llama.start()
-        self.start_toki("again", self.tokid.data_dir)
-        for talk in talks:
-            answer, headers = self.chat(talk)
-            self.assertEqual(headers["x-toki-source"], "disk")
-            self.assertEqual(answer["timings"]["prompt_n"], 1)
-        self.check_folder()
-
     def test_a_folder_that_was_emptied_costs_only_the_prefill(self):
         self.start(slots=1)
         talks = [self.conversation(f"lost {i}") for i in range(2)]
@@ -146,22 +96,6 @@ class Remote(harness.TestCase):
         self.assertEqual(answer["timings"]["cache_n"], 0)
         stats = self.tokid.stats_when(lambda s: s["named_dropped_total"] == 1, "it is forgotten")
         self.assertEqual(stats["requests_completed"], 3)
-
-    def test_another_model_of_the_same_shape_gets_nothing_of_it(self):
-        model = os.path.join(self.folder, "same-name.gguf")
-        make = os.environ["TOKI_MAKE_GGUF"]
-        os.system(f"{make} --size tiny --seed 1 {model}")
-        self.start(slots=2, model=model)
-        talk = self.conversation("weights")
-        self.chat(talk)
-        self.tokid.stop()
-        self.llama.kill()
-        os.system(f"{make} --size tiny --seed 2 {model}")
-        self.llama.start()
-        self.start_toki("again", self.tokid.data_dir)
-        answer, _ = self.chat(talk)
-        self.assertEqual(answer["timings"]["cache_n"], 0)
-        self.assertEqual(self.tokid.stats()["restores_total"], 0)
 
     def test_a_model_that_cannot_rewind_is_restored_whole_or_not_at_all(self):
         self.start(slots=1, model=os.environ["TOKI_LFM2"])

@@ -93,6 +93,18 @@ TEST_CASE("a chunked body of any slicing keeps its extensions apart from its byt
   CHECK(forwarding_fault(body, rig.up.generations()[0].body()) == "");
 }
 
+TEST_CASE(
+    "a trailer without content before it, byte by byte, is read, and the connection goes on") {
+  Rig rig;
+  RawClient client(rig.port(), milliseconds(20000));
+  client.send(kChunked);
+  client.send_slowly("0\r\nX: y\r\n\r\n", 1, milliseconds(2));
+  CHECK(client.read_response().status == 400);
+  const std::string body = cc({M("q")});
+  client.send(kChunked + chunk(body) + "0\r\n\r\n");
+  CHECK(client.read_response().status == 200);
+}
+
 TEST_CASE("an HTTP/1.0 client keeps its connection where it asks for it") {
   Rig rig;
   RawClient client(rig.port(), milliseconds(5000));

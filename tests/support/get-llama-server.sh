@@ -4,13 +4,14 @@
 # One that is already there wins: $LLAMA_SERVER, then llama-server on PATH. Otherwise the Debian
 # package llama.cpp (suite forky) is unpacked with all its libraries into DIR/root, and
 # DIR/llama-server starts it through its own loader: no root, no chroot, nothing installed, and the
-# folder may be moved. Takes some seconds and 80 MB. Does nothing when it is there already. Needs
+# folder may be moved. DIR/run PROGRAM... does the same for a program that was linked with the libllama
+# there (headers are in DIR/root/usr/include). Takes some seconds and 80 MB. Does nothing when it is there already. Needs
 # only apt and dpkg, and a Debian mirror, taken from this machine's own apt configuration. Exit 0
 # with the path on stdout, or 1 with the reason on stderr.
 set -eu
 
 suite=forky
-packages="llama.cpp llama.cpp-tools"
+packages="llama.cpp llama.cpp-tools libllama-dev"
 
 say() { echo "get-llama-server: $*" >&2; }
 
@@ -33,7 +34,7 @@ fi
 
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)
-if [ -x "$dir/llama-server" ] && works "$dir/llama-server"; then
+if [ -x "$dir/llama-server" ] && [ -x "$dir/run" ] && works "$dir/llama-server"; then
   echo "$dir/llama-server"
   exit 0
 fi
@@ -88,10 +89,10 @@ unpack_from() {
   mv "$dir/root.part" "$dir/root"
 }
 
-# Starts the server through the loader and libraries that came with it. ggml looks for its CPU back
-# ends beside the running program, which is the loader, and takes the best one for this machine: so
-# they are linked there.
-write_wrapper() {
+# Starts a program, or the server, through the loader and libraries that came with it. ggml looks for its
+# CPU back ends beside the running program, which is the loader, and takes the best one for this machine:
+# so they are linked there.
+write_wrappers() {
   loader=$(find "$dir/root/usr/lib" -name 'ld-linux*.so.*' -type f | head -n 1)
   [ -n "$loader" ] || return 1
   libraries=$(dirname "$loader")
@@ -100,15 +101,21 @@ write_wrapper() {
       ln -sf "${backend#"$libraries"/}" "$libraries/$(basename "$backend")"
     fi
   done
-  cat >"$dir/llama-server.part" <<WRAPPER
+  cat >"$dir/run.part" <<WRAPPER
 #!/bin/sh
 here=\$(dirname "\$(readlink -f "\$0")")
 lib=\$here${libraries#"$dir"}
-exec "\$lib/$(basename "$loader")" --library-path "\$lib:\$lib/llama:\$lib/ggml" \\
-  "\$here/root/usr/bin/llama-server" "\$@"
+exec "\$lib/$(basename "$loader")" --library-path "\$lib:\$lib/llama:\$lib/ggml" "\$@"
 WRAPPER
-  chmod +x "$dir/llama-server.part"
-  mv "$dir/llama-server.part" "$dir/llama-server"
+  cat >"$dir/llama-server.part" <<'WRAPPER'
+#!/bin/sh
+here=$(dirname "$(readlink -f "$0")")
+exec "$here/run" "$here/root/usr/bin/llama-server" "$@"
+WRAPPER
+  for wrapper in run llama-server; do
+    chmod +x "$dir/$wrapper.part"
+    mv "$dir/$wrapper.part" "$dir/$wrapper"
+  done
 }
 
 found=$(mirrors)
@@ -118,7 +125,7 @@ if [ -z "$found" ]; then
 fi
 for attempt in first second; do
   for mirror in $found; do
-    if unpack_from "$mirror" && write_wrapper && works "$dir/llama-server"; then
+    if unpack_from "$mirror" && write_wrappers && works "$dir/llama-server"; then
       rm -f "$dir/log"
       echo "$dir/llama-server"
       exit 0

@@ -185,6 +185,26 @@ Ticket faulty_ticket(Engine& engine) {
 
 }  // namespace
 
+TEST_CASE("backend: what it does not override ends as unsupported") {
+  class Least final : public Backend {
+   public:
+    void prefill(SlotId, TokenSpan, Completion<Prefilled> done) override { done(Prefilled{}); }
+    void erase(SlotId, Completion<Done> done) override { done(Done{}); }
+  };
+  Least least;
+  Backend& backend = least;
+  const auto describe = [&](auto done) { backend.describe(std::move(done)); };
+  const auto render = [&](auto done) { backend.render({"/x", "{}", ""}, std::move(done)); };
+  const auto save = [&](auto done) { backend.save({}, "a", std::move(done)); };
+  const auto restore = [&](auto done) { backend.restore({}, "a", std::move(done)); };
+  const auto embed = [&](auto done) { backend.embed("text", std::move(done)); };
+  CHECK(wait_for<BackendDescription>(describe).error().code == Errc::unsupported);
+  CHECK(wait_for<Tokens>(render).error().code == Errc::unsupported);
+  CHECK(wait_for<Timed>(save).error().code == Errc::unsupported);
+  CHECK(wait_for<Timed>(restore).error().code == Errc::unsupported);
+  CHECK(wait_for<Embedding>(embed).error().code == Errc::unsupported);
+}
+
 TEST_CASE("driver: steps run in order and their end reaches the ticket") {
   const Driver& driver = drivers()[GENERATE(0U, 1U)];
   const Manner manner = GENERATE(Manner::inside, Manner::other_thread, Manner::dropped);

@@ -91,6 +91,47 @@ TEST_CASE("search: similarity finds what the tree has forgotten, and only that i
   CHECK(b.engine.stats().source_similar == 1);
 }
 
+TEST_CASE("search: an index of the program's own is asked, and made anew when all is forgotten") {
+  // Finds nothing, however near.
+  class Blind final : public SimilarityIndex {
+   public:
+    explicit Blind(std::size_t dimension) : vectors_(make_scan_index(dimension)) {}
+    void put(std::uint64_t id, const Scope& scope, std::span<const float> vector) override {
+      vectors_->put(id, scope, vector);
+    }
+    bool remove(std::uint64_t id) override { return vectors_->remove(id); }
+    void clear() override { vectors_->clear(); }
+    std::vector<Neighbour> search(const Scope&, std::span<const float>,
+                                  std::size_t) const override {
+      return {};
+    }
+    std::size_t dimension() const noexcept override { return vectors_->dimension(); }
+    std::size_t size() const noexcept override { return vectors_->size(); }
+    std::size_t bytes() const noexcept override { return vectors_->bytes(); }
+
+   private:
+    std::unique_ptr<SimilarityIndex> vectors_;
+  };
+  std::vector<std::size_t> made;
+  EngineOptions options = small_tree();
+  options.make_index = [&](std::size_t dimension) {
+    made.push_back(dimension);
+    return std::make_unique<Blind>(dimension);
+  };
+  Bench b(1, options);
+  CHECK(made == std::vector<std::size_t>{kHashDimension});
+  b.run(range(1, 300));
+  b.run(range(5000, 300));
+  const Tokens asked = range(1, 280) + range(9000, 40);
+  const Embedding embedding = hash_embedding(asked);
+  CHECK(b.lookup(asked, &embedding).source == Source::none);
+  const Embedding model{EmbeddingKind::model, {0.6F, 0.8F}, "m"};
+  b.run(range(7000, 300), {}, &model);
+  CHECK(made == std::vector<std::size_t>{kHashDimension, 2});
+  b.engine.forget_all();
+  CHECK(made == std::vector<std::size_t>{kHashDimension, 2, kHashDimension});
+}
+
 TEST_CASE("search: no embedding is wanted where it could not find more than the tree") {
   Bench whole(1);
   CHECK_FALSE(whole.engine.wants_embedding(kScope, range(1, 300)));

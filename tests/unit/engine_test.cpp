@@ -274,6 +274,26 @@ TEST_CASE(
   CHECK(b.engine.slot_table()[0].content == SlotContent::empty);
 }
 
+TEST_CASE("engine: of two choices left to the backend the second waits until the first is known") {
+  Bench b(3, true);
+  const Tokens other = range(1, 50);
+  auto running = b.begin(other);
+  REQUIRE(running->slot());
+  Query query{.scope = kScope, .tokens = {}, .bypass = Reason::tokenize_failed};
+  auto first = b.engine.begin(query);
+  REQUIRE(first);
+  first->sent();
+  const std::uint32_t freed = running->slot()->index;
+  { auto done = std::move(*running); }
+  CHECK(b.engine.idle_slots() == 1);
+  // The backend might put the first one there, and the second where the first is looked for.
+  CHECK_FALSE(b.engine.begin(query));
+  CHECK(b.begin(other)->slot()->index == freed);  // one that names its slot may go
+  const std::vector<std::uint32_t> used{freed == 0 ? 1U : 0U};
+  first->settle(used);
+  CHECK(b.engine.begin(query));
+}
+
 TEST_CASE(
     "engine: several answers wait for as many slots and leave all they touched unknown") {  // B56
   Bench b(2);

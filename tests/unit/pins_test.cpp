@@ -694,3 +694,24 @@ TEST_CASE("pins: the listener hears that a hot pin is forgotten with its prompts
   CHECK(b.kept.empty());
   CHECK(b.engine.pins().empty());
 }
+
+TEST_CASE("pins: an id tells when a pin was made, and nothing of how many others have made") {
+  std::int64_t wall = 1'000'000;
+  Engine engine(
+      {}, [] { return std::chrono::steady_clock::time_point{}; }, [&] { return wall; });
+  engine.backend_changed({.slots = 16, .slots_used = std::vector<bool>(16), .context = 8192});
+  engine.serve_pins({kScope});
+  const auto pin_at = [&](std::int64_t ms, Token first) {
+    wall = ms;
+    return engine.pin(kScope, range(first, 20)).value();
+  };
+  const auto first = pin_at(2'000'000, 1);
+  const auto last = pin_at(3'000'000, 2);
+  CHECK(last - first == 1'000'000 * 1024);
+  const auto again = pin_at(4'000'000, 3);
+  for (Token other = 4; other < 7; ++other) {
+    CHECK(engine.pin(kScope, range(other, 20)).value() > again);  // in the same millisecond
+  }
+  CHECK(pin_at(5'000'000, 7) - again == 1'000'000 * 1024);
+  CHECK(pin_at(1'000'000, 8) > again);  // a clock that was put back
+}

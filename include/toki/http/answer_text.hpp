@@ -21,20 +21,25 @@
 
 namespace toki::http {
 
+/// What a model said: its answer, its thoughts and the tools it called, of any of the calls'
+/// shapes.
 class TOKI_EXPORT AnswerText {
  public:
-  static constexpr std::size_t kMaxBytes = std::size_t{64} << 10;
-  static constexpr std::size_t kMaxJson = std::size_t{1} << 20;  ///< of a body, or of one event
+  static constexpr std::size_t kMaxBytes = std::size_t{64} << 10;  ///< of the text
+  static constexpr std::size_t kMaxJson = std::size_t{1} << 20;    ///< of a body, or of one event
 
+  /// For an answer of this kind; of `other` there is no text.
   explicit AnswerText(AnswerKind kind);
   AnswerText(const AnswerText&) = delete;
   AnswerText& operator=(const AnswerText&) = delete;
   ~AnswerText();
 
+  /// The next bytes of the answer's body.
   void feed(std::string_view bytes);
   /// No more bytes will come.
   void finish();
   /// After finish().
+  /// None: too long, broken off, or of another shape.
   std::optional<std::string> text() const;
 
  private:

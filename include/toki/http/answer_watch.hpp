@@ -35,6 +35,7 @@ struct AnswerFacts {
   std::optional<std::uint64_t> prompt_tokens;
   std::optional<std::uint64_t> cached_tokens;    ///< timings.cache_n, or the cached figure of usage
   std::optional<std::uint64_t> computed_tokens;  ///< timings.prompt_n
+  /// usage, native tokens_predicted, or timings.predicted_n
   std::optional<std::uint64_t> generated_tokens;
   std::optional<double> prompt_ms;    ///< timings.prompt_ms
   std::optional<std::uint32_t> slot;  ///< `id_slot` of native answers
@@ -55,20 +56,25 @@ struct AnswerFacts {
   std::uint64_t events = 0;  ///< SSE: whole events with data so far; comments do not count
 };
 
+/// What an answer's body is written in; `other` is not read.
 enum class AnswerKind : std::uint8_t { json, sse, other };
 
 /// text/event-stream -> sse, application/json -> json (any case, with parameters), else other.
 TOKI_EXPORT AnswerKind answer_kind(std::string_view content_type) noexcept;
 
+/// Reads an answer as it passes, in pieces of any size; changes nothing.
 class TOKI_EXPORT AnswerWatch {
  public:
   /// Longest JSON body or SSE event that is read; of longer ones nothing is known.
   static constexpr std::size_t kMaxWatchedBytes = std::size_t{16} << 20;
 
+  /// Of this kind.
   explicit AnswerWatch(AnswerKind kind = AnswerKind::other);
   AnswerWatch(const AnswerWatch&) = delete;
   AnswerWatch& operator=(const AnswerWatch&) = delete;
+  /// The source may only be destroyed or assigned to.
   AnswerWatch(AnswerWatch&&) noexcept;
+  /// The source may only be destroyed or assigned to.
   AnswerWatch& operator=(AnswerWatch&&) noexcept;
   ~AnswerWatch();
 
@@ -77,6 +83,7 @@ class TOKI_EXPORT AnswerWatch {
   /// No more bytes will come; reads what is pending. Facts are final afterwards.
   void finish();
 
+  /// What was read so far.
   const AnswerFacts& facts() const noexcept { return facts_; }
   /// True between whole SSE events (also before the first and after a comment line): here comment
   /// lines may be put in without cutting an event in two or ending one early. False within the line

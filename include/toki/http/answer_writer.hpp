@@ -22,25 +22,27 @@
 
 namespace toki::http {
 
+/// What a client is sent while it waits for a stream's first byte.
 struct KeepAlive {
+  /// Of one comment.
   enum class Form : std::uint8_t {
     comment,  ///< ": toki" and a blank line
     line,     ///< ": toki" alone, for clients that stumble over the blank line
-    off,
+    off,      ///< none is sent
   };
-  Millis grace{5000};
-  Millis interval{5000};
-  Form form = Form::comment;
+  Millis grace{5000};         ///< silence before the first one; until then the status is open
+  Millis interval{5000};      ///< between two
+  Form form = Form::comment;  ///< of each
 };
 
 /// What an error says to the client; `offset` points into its body.
 struct HttpError {
-  unsigned status = 500;
-  std::string_view type;
-  std::string message;
-  std::optional<std::size_t> offset;
-  unsigned retry_after = 0;  ///< seconds; 0: no such header
-  std::string_view code{};   ///< a word that stands for the status in the body; empty: none does
+  unsigned status = 500;              ///< of the answer, where its head is not sent yet
+  std::string_view type;              ///< OpenAI's `type`; Anthropic's is made of the status
+  std::string message;                ///< for people; no prompt text, no key
+  std::optional<std::size_t> offset;  ///< into the request's body
+  unsigned retry_after = 0;           ///< seconds; 0: no such header
+  std::string_view code{};  ///< a word that stands for the status in the body; empty: none does
 };
 
 /// Whose form of errors the clients of a call read.
@@ -51,12 +53,16 @@ enum class ErrorForm : std::uint8_t {
 /// By raw target: Anthropic's for /v1/messages and what lies below it.
 TOKI_EXPORT ErrorForm error_form_of(std::string_view target);
 
+/// The JSON of an error.
 TOKI_EXPORT std::string error_body(const HttpError& error, ErrorForm form = ErrorForm::openai);
 /// The usual words for a status, for example "Not Found".
 TOKI_EXPORT std::string_view reason_phrase(unsigned status) noexcept;
 
+/// The way of one answer to one client. Its calls are made one after the other, but for comments(),
+/// which runs beside them.
 class TOKI_EXPORT AnswerWriter {
  public:
+  /// for a client that does not read
   static constexpr std::chrono::seconds kWriteLimit{120};
 
   /// `http10`: the client cannot read chunks, so a body of unknown length ends with the connection.
@@ -69,7 +75,9 @@ class TOKI_EXPORT AnswerWriter {
   /// The same, of whoever owns the connection: nobody who answers changes it.
   std::string standing_headers;
 
+  /// The status is out.
   bool head_sent() const noexcept { return head_sent_; }
+  /// So is a byte of the body.
   bool body_begun() const noexcept { return body_begun_; }
   /// When the first byte of the body went out; none yet: nothing.
   std::optional<std::chrono::steady_clock::time_point> first_body_byte() const noexcept {
@@ -79,6 +87,7 @@ class TOKI_EXPORT AnswerWriter {
   bool reusable() const noexcept { return ended_ && keep_alive_; }
   /// Its head went out, its end did not, and nothing in it says so.
   bool broken_off() const noexcept { return head_sent_ && !ended_ && !told_; }
+  /// The connection ends with this answer.
   void close_after() noexcept { keep_alive_ = false; }
 
   /// `lines`: the end-to-end headers. Without a length the body is chunked. `body_follows`: without
@@ -88,6 +97,7 @@ class TOKI_EXPORT AnswerWriter {
                                     bool no_body, bool body_follows = false);
   /// `last`: the body is whole with these bytes; then end() has nothing left to send.
   boost::asio::awaitable<void> body(std::string_view bytes, bool last = false);
+  /// The body is whole.
   boost::asio::awaitable<void> end();
 
   /// A whole answer with a body.

@@ -61,20 +61,24 @@ boost::asio::awaitable<Result<T>> await(Start start) {
 /// Calls of a Backend as coroutines. LlamaServerBackend has the same calls itself, and there leaving
 /// the coroutine ends the call.
 struct AwaitedBackend {
-  Backend& backend;
+  Backend& backend;  ///< must outlive what is asked of it
 
+  /// Backend::save().
   boost::asio::awaitable<Result<Timed>> async_save(SlotId slot, std::string_view name) {
     auto start = [&](Completion<Timed> done) { backend.save(slot, name, std::move(done)); };
     co_return co_await await<Timed>(start);
   }
+  /// Backend::restore().
   boost::asio::awaitable<Result<Timed>> async_restore(SlotId slot, std::string_view name) {
     auto start = [&](Completion<Timed> done) { backend.restore(slot, name, std::move(done)); };
     co_return co_await await<Timed>(start);
   }
+  /// Backend::erase().
   boost::asio::awaitable<Result<Done>> async_erase(SlotId slot) {
     auto start = [&](Completion<Done> done) { backend.erase(slot, std::move(done)); };
     co_return co_await await<Done>(start);
   }
+  /// Backend::prefill().
   boost::asio::awaitable<Result<Prefilled>> async_prefill(SlotId slot, TokenSpan prompt) {
     auto start = [&](Completion<Prefilled> done) {
       backend.prefill(slot, prompt, std::move(done));
@@ -86,6 +90,7 @@ struct AwaitedBackend {
 /// Tells the store of a save or restore that ends with its coroutine: the caller left.
 class OpenFile {
  public:
+  /// For the file of a save, or of a restore.
   OpenFile(StoreWorker& store, std::string name, bool saving)
       : store_(store), name_(std::move(name)), saving_(saving) {}
   OpenFile(const OpenFile&) = delete;
@@ -96,7 +101,9 @@ class OpenFile {
               : store_.end_restore(name_, Error{Errc::cancelled, "the caller left"});
     }
   }
+  /// The store was told, or will be: nothing is left to do here.
   void ended() { open_ = false; }
+  /// Of the file.
   const std::string& name() const { return name_; }
 
  private:
@@ -108,13 +115,14 @@ class OpenFile {
 
 /// A state that a store made ready, the restore that may use it, and how that ended.
 struct Prepared {
-  Result<Restorable> state;
-  std::unique_ptr<OpenFile> file;
-  std::optional<Result<Timed>> restored{};
+  Result<Restorable> state;                 ///< what the store made, or why not
+  std::unique_ptr<OpenFile> file;           ///< tells the store if nobody comes for it
+  std::optional<Result<Timed>> restored{};  ///< none: the backend was not asked yet
   bool overtaken = false;  ///< by the request that was sent behind it, or so it seems
 };
-using Preparation = std::optional<Prepared>;
+using Preparation = std::optional<Prepared>;  ///< none: the store was not asked
 
+/// Part of run_steps(): lets the store make the step's state ready.
 inline boost::asio::awaitable<void> prepare_restore(const Step& step, StoreWorker& store,
                                                     Preparation& out) {
   auto state = co_await store.begin_restore(step);
@@ -137,10 +145,12 @@ class Departure {
         ticket_(ticket),
         answered_(answered) {}
 
+  /// The request may be sent.
   void open() {
     open_ = true;
     opened_.cancel();
   }
+  /// Until it may be. Throws operation_aborted when it is cancelled.
   boost::asio::awaitable<void> wait() {
     while (!open_) {
       co_await opened_.async_wait(boost::asio::as_tuple(boost::asio::use_awaitable));
@@ -150,6 +160,7 @@ class Departure {
       }
     }
   }
+  /// Ticket::may_send_behind().
   bool may_open_early() const { return ticket_.may_send_behind(); }
   /// Returns only by being cancelled.
   boost::asio::awaitable<void> open_soon() {
@@ -159,6 +170,7 @@ class Departure {
     timer.expires_at(boost::asio::steady_timer::time_point::max());
     co_await timer.async_wait(boost::asio::use_awaitable);
   }
+  /// The request's answer has begun.
   bool answered() const { return answered_; }
 
  private:
@@ -168,6 +180,7 @@ class Departure {
   bool open_ = false;
 };
 
+/// Part of run_steps(): the backend restores what was made ready.
 template <class AnyBackend>
 boost::asio::awaitable<void> ask_restore(const Step& step, AnyBackend& backend, Prepared& prepared,
                                          Departure* departure) {
@@ -183,6 +196,7 @@ boost::asio::awaitable<void> ask_restore(const Step& step, AnyBackend& backend, 
   prepared.overtaken = departure->answered();
 }
 
+/// Part of run_steps(): the restore that comes behind a save, begun `apart` after it.
 template <class AnyBackend>
 boost::asio::awaitable<void> restore_behind(std::chrono::milliseconds apart, const Step& step,
                                             AnyBackend& backend, StoreWorker& store,
@@ -247,6 +261,7 @@ boost::asio::awaitable<StepReport> run_save(Ticket& ticket, const Step& step, An
   co_return save_report(**saved, std::move(taken));
 }
 
+/// Part of run_steps(): one restore, from what a save before it has made ready where it did.
 template <class AnyBackend>
 boost::asio::awaitable<StepReport> run_restore(const Step& step, AnyBackend& backend,
                                                StoreWorker* store, Preparation prepared,
@@ -271,6 +286,7 @@ boost::asio::awaitable<StepReport> run_restore(const Step& step, AnyBackend& bac
   co_return report;
 }
 
+/// Part of run_steps(): one step.
 template <class AnyBackend>
 boost::asio::awaitable<StepReport> run_step(Ticket& ticket, const Step& step, AnyBackend& backend,
                                             StoreWorker* store, Preparation& prepared,

@@ -38,6 +38,7 @@
 
 namespace toki::http {
 
+/// How often, and what counts as the same.
 struct AuditOptions {
   std::uint64_t every = 0;             ///< hits that could be repeated; not 0
   double same_meaning = kSameMeaning;  ///< cosine from which two answers mean the same
@@ -45,37 +46,45 @@ struct AuditOptions {
 
 /// What an audit works with.
 struct AuditSetup {
-  Upstream& upstream;
-  Engine& engine;
-  LlamaServerBackend& backend;
-  const BackendMonitor& monitor;
-  Embedder* embedder = nullptr;  ///< null: what no rule decides is substantive
-  StoreWorker* store = nullptr;
+  Upstream& upstream;             ///< that the repeated request goes to
+  Engine& engine;                 ///< that gives a spare slot
+  LlamaServerBackend& backend;    ///< for the steps of that slot
+  const BackendMonitor& monitor;  ///< nothing is repeated while it does not serve
+  Embedder* embedder = nullptr;   ///< null: what no rule decides is substantive
+  StoreWorker* store = nullptr;   ///< null: no slot is saved for it
 };
 
 /// A request that was a hit, with what its client got.
 struct AuditedAnswer {
-  std::string target, body, authorization;
-  bool stream = false;
+  std::string target;               ///< raw
+  std::string body;                 ///< as it was sent to the backend, but for the slot
+  std::string authorization;        ///< the client's own
+  bool stream = false;              ///< the body asks for events
   std::optional<std::string> text;  ///< none: it was too long, or of another shape
-  std::uint64_t prompt = 0, reused = 0;
-  std::uint32_t slot = 0;
-  std::string_view source;  ///< static text
+  std::uint64_t prompt = 0;         ///< tokens of the prompt
+  std::uint64_t reused = 0;         ///< of them, by the backend's own word
+  std::uint32_t slot = 0;           ///< it ran in
+  std::string_view source;          ///< static text
 };
 
+/// Every Nth hit that can be repeated, run once more without any cache while nothing else is done,
+/// and compared (docs/divergence.md).
 class TOKI_EXPORT Audit {
  public:
+  /// answers that wait to be repeated; more are dropped
   static constexpr std::size_t kMaxWaiting = 4;
-  static constexpr std::size_t kMaxBodyBytes = std::size_t{1} << 20;
-  static constexpr int kMaxTries = 3;  ///< that clients interrupted
-  static constexpr std::chrono::minutes kMaxAge{10};
+  static constexpr std::size_t kMaxBodyBytes = std::size_t{1} << 20;  ///< of a request that is kept
+  static constexpr int kMaxTries = 3;                                 ///< that clients interrupted
+  static constexpr std::chrono::minutes kMaxAge{10};                  ///< of an answer that waits
 
+  /// What `setup` names must outlive it. REQUIRES: options.every is not 0.
   Audit(const boost::asio::any_io_executor& executor, const AuditSetup& setup,
         const AuditOptions& options, LogSink log);
 
   /// A client's generation, from its arrival to its end: no audit runs meanwhile.
   class TOKI_EXPORT Client {
    public:
+    /// Null: nothing is audited. What runs now is interrupted.
     explicit Client(Audit* audit);
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
@@ -94,6 +103,7 @@ class TOKI_EXPORT Audit {
 
   /// Runs until it is cancelled.
   boost::asio::awaitable<void> run();
+  /// Its figures, among all others.
   void add_to(Stats& stats) const noexcept;
 
  private:

@@ -34,27 +34,33 @@ struct StateSetup {
   std::string trial_dir;         ///< for the trial's own store
   std::string slot_dir;          ///< the server's --slot-save-path
   StoreWorker* named = nullptr;  ///< instead of both: over NamedStates
+  /// tells models of one name apart; null: they are not told apart
   Fingerprints* fingerprints = nullptr;
 };
 
+/// How often it looks, and what it was told of the server.
 struct MonitorOptions {
-  Millis interval{1000};
+  Millis interval{1000};  ///< between two looks
   bool own_cache =
       true;  ///< the server may keep prompts outside its slots (not started with --cache-ram 0)
-  std::optional<StateSetup> states{};
+  std::optional<StateSetup> states{};  ///< none: no state is saved
   std::uint64_t exact_batch = 0;  ///< as EngineOptions has it: what such a run computes has a scope
                                   ///< of its own
 };
 
+/// Notices that the server comes, goes, restarts, sleeps or has another model, tries at each start
+/// what can be done with its slots, and tells the engine.
 class TOKI_EXPORT BackendMonitor {
  public:
+  /// Of the server, as of the last look.
   enum class State : std::uint8_t {
     down,     ///< cannot be reached
     loading,  ///< answers, but not ready
     trying,   ///< serves; the trial is under way
-    ready,
+    ready,    ///< serves; the trial is over
   };
 
+  /// All that is passed by reference must outlive it.
   BackendMonitor(const boost::asio::any_io_executor& executor, LlamaServerBackend& backend,
                  Upstream& upstream, Engine& engine, Admission& admission, MonitorOptions options,
                  LogSink log);
@@ -63,8 +69,8 @@ class TOKI_EXPORT BackendMonitor {
   boost::asio::awaitable<void> run();
   /// Before a request: looks again when a connection was closed on us, which a restart would do.
   boost::asio::awaitable<void> verify();
-  /// Waits while the trial is under way, at most `limit`: what it finds is part of identity().
-  boost::asio::awaitable<void> tried(Millis limit);
+  /// Waits while the trial is under way, for a minute at most: what it finds is part of identity().
+  boost::asio::awaitable<void> tried();
   /// Other adapters are in force: slots are erased before they are used, and the trial is made again,
   /// because with them it is another model.
   void adapters_changed();
@@ -77,9 +83,11 @@ class TOKI_EXPORT BackendMonitor {
   /// Where tenants share nothing: pins of these get slots. Empty: nobody is told apart.
   void set_tenants(std::vector<std::string> tenants);
 
+  /// As of the last look.
   State state() const noexcept { return state_; }
   /// The backend is a router before several models: which slot works for which is not known.
   bool several_models() const noexcept { return several_models_; }
+  /// Requests may be sent.
   bool serving() const noexcept { return state_ == State::trying || state_ == State::ready; }
   /// What cannot be done with the slots' states, and why, as the last trial found; empty: nothing.
   const std::string& states_why() const noexcept { return states_why_; }
@@ -123,6 +131,7 @@ class TOKI_EXPORT BackendMonitor {
   bool said_no_actions_ = false;
 };
 
+/// The name of the enumerator. Static string.
 TOKI_EXPORT std::string_view to_string(BackendMonitor::State state) noexcept;
 
 }  // namespace toki::http

@@ -34,25 +34,26 @@ inline constexpr std::size_t kMaxJsonDepth = 512;
 /// Members the outermost object may have: bounds what a hostile body costs beyond its own bytes.
 inline constexpr std::size_t kMaxJsonFields = std::size_t{1} << 20;
 
+/// What a JSON value is.
 enum class JsonKind : std::uint8_t { object, array, string, number, boolean, null };
 
 /// Why a body was refused. `offset` is that of the first byte that cannot be part of any body:
 /// - text.size() where the text merely ends too early, also within a UTF-8 sequence
 /// - the first byte of an ill-formed UTF-8 sequence (whole overlong forms, surrogates, stray bytes)
-/// - the byte after the backslash of an unknown escape, the wrong digit of a \u escape
+/// - the byte after the backslash of an unknown escape, the wrong digit of a `\\u` escape
 /// - the opening quote of a repeated key or of the first key too many, the bracket that is too deep
 /// - 0 of a byte order mark
 /// A repeated key is reported when its object ends, so an error before that end comes first.
 struct BodyError {
-  std::size_t offset = 0;
+  std::size_t offset = 0;   ///< into the text
   std::string_view reason;  ///< static text, for example "duplicate key", "invalid UTF-8"
 };
 
 /// One member of an object, or one element of an array (then `key` is empty).
 struct JsonField {
-  std::string key;         ///< unescaped, as by unescape()
-  std::string_view value;  ///< raw bytes of the value, without surrounding white space
-  JsonKind kind = JsonKind::null;
+  std::string key;                 ///< unescaped, as by unescape()
+  std::string_view value;          ///< raw bytes of the value, without surrounding white space
+  JsonKind kind = JsonKind::null;  ///< of the value
 };
 
 /// A checked JSON object, with the position of each top-level member.
@@ -62,9 +63,11 @@ class TOKI_EXPORT Body {
   /// element of a top-level array named "messages"; keys are compared unescaped.
   static std::variant<Body, BodyError> parse(std::string_view text);
 
+  /// All of the body, as it was given; its owner keeps it.
   std::string_view text() const noexcept { return text_; }
   /// In the order of the text.
   std::span<const JsonField> fields() const noexcept { return fields_; }
+  /// The top-level member of that name; null: there is none.
   const JsonField* find(std::string_view key) const noexcept;
 
  private:
@@ -116,7 +119,7 @@ TOKI_EXPORT std::string quote(std::string_view text);
 /// inserts the member right after `{`.
 struct BodyEdit {
   std::string_view key;  ///< unescaped
-  std::string json;
+  std::string json;      ///< raw, its new value
 };
 
 /// The edited body as pieces to be sent one after the other: views into body.text() and into

@@ -17,8 +17,10 @@
 
 namespace toki::http {
 
+/// Ends the work for a client that leaves.
 class TOKI_EXPORT ClientWatch {
  public:
+  /// `serving` is emitted when the client leaves; both must outlive it.
   ClientWatch(Stream& client, boost::asio::cancellation_signal& serving);
   ~ClientWatch();
   ClientWatch(const ClientWatch&) = delete;
@@ -26,6 +28,7 @@ class TOKI_EXPORT ClientWatch {
 
   /// From begin() to end() a client that closes its side, even only for sending, ends the coroutine.
   void begin();
+  /// From here on nothing ends the coroutine.
   void end() noexcept;
   /// It did. The coroutine cannot wait for anything any more.
   bool left() const noexcept;
@@ -38,6 +41,7 @@ class TOKI_EXPORT ClientWatch {
 /// Watches as long as it lives.
 class Watched {
  public:
+  /// `watch` must outlive it.
   explicit Watched(ClientWatch& watch) : watch_(watch) { watch_.begin(); }
   ~Watched() { watch_.end(); }
   Watched(const Watched&) = delete;

@@ -31,16 +31,20 @@
 
 namespace toki::http {
 
+/// How long it waits.
 struct EmbedderLimits {
   Millis call{5000};   ///< each exchange with the server
   Millis pause{5000};  ///< after a failure
 };
 
+/// Embeddings by a llama-server that makes them. A text that is longer than the model takes is cut
+/// into segments whose vectors are averaged.
 class TOKI_EXPORT Embedder {
  public:
-  static constexpr std::size_t kMaxSegments = 32;
-  static constexpr std::size_t kMinWindow = 32;
+  static constexpr std::size_t kMaxSegments = 32;  ///< of one text, evenly spread over it
+  static constexpr std::size_t kMinWindow = 32;    ///< tokens; a model that takes fewer is not used
 
+  /// `upstream` must outlive it.
   explicit Embedder(Upstream& upstream, EmbedderLimits limits = {});
 
   /// `json_string` as it stands in a JSON text, with its quotes. An empty text is

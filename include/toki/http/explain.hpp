@@ -26,9 +26,10 @@
 
 namespace toki::http {
 
+/// What would happen to a request, and where it parts from the nearest known prompt.
 struct Explanation {
-  Lookup found;
-  std::uint64_t prompt_tokens = 0;
+  Lookup found;                     ///< as the engine says
+  std::uint64_t prompt_tokens = 0;  ///< of the request; 0: not known
   /// The entry of `messages` in which prompt and nearest known prompt part; none: not a chat, or
   /// they part behind the last entry, or the template does not render parts of this chat.
   std::optional<std::size_t> message;
@@ -36,6 +37,7 @@ struct Explanation {
   bool apart = false;  ///< for a tenant that shares nothing: what tells of others is not said
 };
 
+/// What it does to a body, and how long.
 struct ExplainLimits {
   std::span<const std::string> volatile_lines;            ///< as in volatile_line.hpp
   std::size_t max_rendered_bytes = std::size_t{8} << 20;  ///< larger bodies are not tokenized

@@ -49,12 +49,14 @@ TOKI_EXPORT std::string_view path_of(Endpoint endpoint) noexcept;
 /// embeddings and rankings.
 TOKI_EXPORT bool takes_slot(std::string_view path) noexcept;
 
+/// What a generation's body asks for, as far as it decides about slots. Its views are into the
+/// body.
 struct GenerationRequest {
-  Endpoint endpoint = Endpoint::none;
-  bool stream = false;
-  std::uint32_t sequences = 1;        ///< n, times the number of prompts
-  std::optional<std::uint32_t> slot;  ///< the client's own id_slot
-  std::optional<Reason> bypass;       ///< why its tokens are not looked at
+  Endpoint endpoint = Endpoint::none;  ///< the call
+  bool stream = false;                 ///< it asks for events
+  std::uint32_t sequences = 1;         ///< n, times the number of prompts
+  std::optional<std::uint32_t> slot;   ///< the client's own id_slot
+  std::optional<Reason> bypass;        ///< why its tokens are not looked at
   bool known_prompt = true;     ///< tokens can be asked for (also with bypass cache_prompt_false)
   bool shows_progress = false;  ///< events may come before the prompt is computed
   bool shifts =

@@ -25,12 +25,14 @@ namespace toki::http {
 
 /// What a flush did.
 struct Flushed {
-  std::size_t saved = 0;
+  std::size_t saved = 0;               ///< states
   std::vector<std::uint32_t> unsaved;  ///< slots that stayed busy, or could not be saved
 };
 
+/// Does the engine's chores (pins, saves, erasing) when no request has run for half a second.
 class TOKI_EXPORT Housekeeper {
  public:
+  /// `store`: null where none is used. All that is passed by reference must outlive it.
   Housekeeper(const boost::asio::any_io_executor& executor, Engine& engine,
               LlamaServerBackend& backend, StoreWorker* store, LogSink log);
 

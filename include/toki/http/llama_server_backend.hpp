@@ -32,6 +32,7 @@ namespace toki::http {
 
 class Body;
 
+/// How long its calls may take.
 struct LlamaServerLimits {
   Millis render{5000};  ///< rendering and tokenizing one request
   Millis control{
@@ -45,7 +46,7 @@ struct LlamaServerLimits {
 
 /// A request's tokens, and what they are worth.
 struct Rendered {
-  Tokens tokens;
+  Tokens tokens;  ///< of the whole prompt
   /// They order requests by what they share, but are not the prompt: for /infill, whose template
   /// only the server knows, and for chats with media, in which eight negative tokens stand for each
   /// medium.
@@ -63,11 +64,12 @@ struct Rendered {
 
 /// What the token cache holds and has saved since the start.
 struct TokenCacheStats {
-  std::uint64_t texts = 0, bytes = 0;  ///< now
-  std::uint64_t whole_hits = 0;        ///< prompts that were not tokenized at all
-  std::uint64_t part_hits = 0;         ///< prompts of which only the end was
-  std::uint64_t tokens_saved = 0;      ///< tokens that came from the cache
-  bool off = false;                    ///< until the next start of the server
+  std::uint64_t texts = 0;         ///< now
+  std::uint64_t bytes = 0;         ///< now
+  std::uint64_t whole_hits = 0;    ///< prompts that were not tokenized at all
+  std::uint64_t part_hits = 0;     ///< prompts of which only the end was
+  std::uint64_t tokens_saved = 0;  ///< tokens that came from the cache
+  bool off = false;                ///< until the next start of the server
 };
 
 /// A prompt that was continued greedily.
@@ -85,15 +87,20 @@ enum class Health : std::uint8_t {
   ok,
 };
 
+/// llama-server's control calls, as coroutines and as a Backend. Every field of its answers is
+/// optional, and its build is never asked for: what it answers decides.
 class TOKI_EXPORT LlamaServerBackend final : public Backend {
  public:
+  /// `upstream` and `embedder` (null: no embeddings) must outlive it.
   LlamaServerBackend(boost::asio::any_io_executor executor, Upstream& upstream,
                      LlamaServerLimits limits = {}, Embedder* embedder = nullptr);
 
+  /// Within LlamaServerLimits::probe.
   boost::asio::awaitable<Health> async_health();
   /// From /props alone, which does not wake a sleeping server: everything but what /v1/models and
   /// /slots add.
   boost::asio::awaitable<Result<BackendDescription>> async_props();
+  /// All of it; may wake a sleeping server.
   boost::asio::awaitable<Result<BackendDescription>> async_describe();
   /// Token ids there are, as the last description said; 0: it did not.
   std::uint64_t vocabulary() const noexcept { return vocabulary_; }
@@ -105,20 +112,24 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   /// prompt: Errc::unsupported, "the prompt holds media". The first /v1/messages body of each shape
   /// is counted by the server too; where it counts otherwise, bodies of that shape are unsupported.
   boost::asio::awaitable<Result<Rendered>> async_render(PromptSource source);
+  /// The tokens of a text as it stands in a JSON text; `add_special`: with the model's start token.
   boost::asio::awaitable<Result<Tokens>> async_tokenize(std::string_view json_string,
                                                         bool add_special,
                                                         std::string_view authorization = {});
+  /// Backend::prefill(), by a completion of no tokens.
   boost::asio::awaitable<Result<Prefilled>> async_prefill(SlotId slot, TokenSpan prompt);
   /// Slot actions. Errc::unsupported: the server will never do it (501, or started without
   /// --slot-save-path).
   boost::asio::awaitable<Result<Timed>> async_save(SlotId slot, std::string_view name);
+  /// As async_save().
   boost::asio::awaitable<Result<Timed>> async_restore(SlotId slot, std::string_view name);
+  /// As async_save().
   boost::asio::awaitable<Result<Done>> async_erase(SlotId slot);
   /// Computes the prompt in the slot and continues it greedily by `count` tokens, for trials.
   boost::asio::awaitable<Result<Continued>> async_continue(SlotId slot, TokenSpan prompt,
                                                            std::uint32_t count);
-  /// Sends one tiny chat and finds out whether the server puts its start token before a rendered
-  /// chat; false when it cannot be told.
+  /// Sends one tiny chat to slot 0 and finds out whether the server puts its start token before a
+  /// rendered chat; false when it cannot be told.
   boost::asio::awaitable<bool> async_learn_chat_tokens();
 
   /// Finds the special tokens of the model's chat template in front of which a text can be cut
@@ -132,6 +143,7 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   /// A prompt that was put together from remembered parts did not have as many tokens as the server
   /// counted: remembers nothing until forget_tokens(). True when this is news.
   bool tokens_were_wrong();
+  /// Of the token cache.
   TokenCacheStats token_cache_stats() const;
 
   /// Bodies of this shape are unsupported from now on, until forget_tokens().

@@ -24,6 +24,7 @@
 
 namespace toki::http {
 
+/// What it does to a body.
 struct PinLimits {
   std::span<const std::string> volatile_lines;            ///< as in volatile_line.hpp
   std::size_t max_rendered_bytes = std::size_t{8} << 20;  ///< larger bodies are refused

@@ -29,10 +29,12 @@
 
 namespace toki::http {
 
+/// The embeddings of prompts: one in time for a search, or later for what is remembered.
 class TOKI_EXPORT PromptEmbeddings {
  public:
+  /// prompts whose embedding is made later; more get none
   static constexpr std::size_t kMaxWaiting = 64;
-  static constexpr std::size_t kMaxWaitingBytes = std::size_t{16} << 20;
+  static constexpr std::size_t kMaxWaitingBytes = std::size_t{16} << 20;  ///< of their texts
 
   /// `embedder`: null when there is none; then all embeddings are made from token ids.
   PromptEmbeddings(const boost::asio::any_io_executor& executor, Embedder* embedder, Engine& engine,
@@ -47,6 +49,7 @@ class TOKI_EXPORT PromptEmbeddings {
   /// Makes the embeddings that were asked for by for_record(). Runs until it is cancelled.
   boost::asio::awaitable<void> run();
 
+  /// Its figures, among all others.
   void add_to(Stats& stats) const noexcept;
 
  private:

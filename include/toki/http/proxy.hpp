@@ -34,12 +34,13 @@
 
 namespace toki::http {
 
+/// One request of a client, as it was read. All of it must be valid until it is answered.
 struct ClientRequest {
-  std::string_view method;
-  std::string_view target;  ///< raw
-  const boost::beast::http::fields* fields = nullptr;
-  std::string_view body;
-  bool has_body = false;
+  std::string_view method;                             ///< as in its head
+  std::string_view target;                             ///< raw
+  const boost::beast::http::fields* fields = nullptr;  ///< of its head; not null
+  std::string_view body;                               ///< all of it
+  bool has_body = false;                               ///< it has one, be it empty
   std::string_view id{};      ///< goes to the backend as x-request-id, and into the report
   std::string_view tenant{};  ///< nothing is shared with others; empty: nobody is told apart
   std::string_view client{};  ///< what the report calls whoever asks; may be empty
@@ -47,13 +48,14 @@ struct ClientRequest {
 
 class Audit;
 
+/// What every request is served by.
 struct ProxyOptions {
   Millis progress_limit{
       3600 * 1000};  ///< no byte from the backend for this long: 504, and its slot is fenced
   std::size_t max_rendered_bytes = std::size_t{8} << 20;  ///< larger bodies are not tokenized
   std::vector<std::string> volatile_lines;                ///< beginnings; see volatile_line.hpp
-  KeepAlive keep_alive;
-  Audit* audit = nullptr;        ///< of hits; null: none
+  KeepAlive keep_alive;                                   ///< comments of streams that wait
+  Audit* audit = nullptr;                                 ///< of hits; null: none
   StoreWorker* store = nullptr;  ///< over what the engine was told to use; null: none
   /// Gets the body of each generation that is not refused as unreadable, as the client sent it,
   /// before anything is done with it. May be empty.
@@ -62,24 +64,36 @@ struct ProxyOptions {
 
 /// What became of one request: everything the log says about it.
 struct RequestReport {
-  std::string_view id;
-  std::string_view method;
-  std::string_view path;    ///< without the query
-  std::string_view client;  ///< as ClientRequest has it
-  unsigned status = 0;
-  std::string_view ending;  ///< completed, refused, failed, cancelled, stalled, passed
-  std::optional<std::uint32_t> slot;
-  std::string_view reason;
-  std::string_view source;
-  std::string_view cache_class;
-  std::uint64_t prompt = 0, available = 0, predicted = 0, reused = 0, generated = 0;
-  double render_ms = 0, queue_ms = 0, first_byte_ms = 0, total_ms = 0;
-  bool mismatch = false, fault = false;
-  std::string error;
+  std::string_view id;                ///< as ClientRequest has it
+  std::string_view method;            ///< as ClientRequest has it
+  std::string_view path;              ///< without the query
+  std::string_view client;            ///< as ClientRequest has it
+  unsigned status = 0;                ///< of the answer; 0: there was none
+  std::string_view ending;            ///< completed, refused, failed, cancelled, stalled, passed
+  std::optional<std::uint32_t> slot;  ///< it ran in; none: the backend chose, or it never ran
+  std::string_view reason;            ///< name of the Reason. Static text
+  std::string_view source;            ///< name of the Source. Static text
+  std::string_view cache_class;  ///< name of the CacheClass, by the backend's own word. Static text
+  std::uint64_t prompt = 0;      ///< tokens of the prompt, as counted before; 0: not known
+  std::uint64_t available = 0;   ///< leading tokens that were known, wherever
+  std::uint64_t predicted = 0;   ///< of them, expected to be reused
+  std::uint64_t reused = 0;      ///< by the backend's own word
+  std::uint64_t generated = 0;   ///< tokens of the answer
+  double render_ms = 0;          ///< for rendering and tokenizing
+  double queue_ms = 0;           ///< waited for a slot
+  double first_byte_ms = 0;      ///< since it came; 0: no byte of an answer was sent
+  double total_ms = 0;           ///< since it came
+  bool mismatch = false;         ///< as Account::tokenization_mismatch
+  bool fault = false;            ///< as Account::integrity_fault
+  std::string error;             ///< why it failed or ran uncached; empty: it did not
 };
 
+/// All that happens to a client's request, from its body to its report: read, render, queue, steps,
+/// relay, account. One for each backend.
 class TOKI_EXPORT Proxy {
  public:
+  /// All that is passed by reference must outlive it. `report` is called once for each request, at
+  /// its end, also when its client left.
   Proxy(Upstream& upstream, LlamaServerBackend& backend, BackendMonitor& monitor, Engine& engine,
         Admission& admission, PromptEmbeddings& embeddings, ProxyOptions options,
         std::function<void(const RequestReport&)> report);
@@ -104,6 +118,7 @@ class TOKI_EXPORT Proxy {
     options_.volatile_lines = std::move(lines);
   }
 
+  /// Its own figures and those of what it was made with.
   Stats stats() const;
 
  private:

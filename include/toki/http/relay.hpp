@@ -30,25 +30,29 @@ namespace toki::http {
 
 class AnswerText;
 
+/// A request for the server, and how its answer is watched.
 struct RelayRequest {
-  std::string_view method;
+  std::string_view method;  ///< as the client sent it
   std::string_view target;  ///< raw, as the client sent it
+  /// of the client's head; null: none are passed on
   const boost::beast::http::fields* fields = nullptr;
-  std::span<const std::string_view> body;
-  bool has_body = false;
-  bool identity = false;  ///< ask for an uncompressed answer, because it is watched
-  Millis progress_limit{3600 * 1000};
+  std::span<const std::string_view> body;  ///< pieces, sent one after the other
+  bool has_body = false;                   ///< it has one, be it empty
+  bool identity = false;               ///< ask for an uncompressed answer, because it is watched
+  Millis progress_limit{3600 * 1000};  ///< without a byte from the server
   std::string_view id;         ///< sent as x-request-id, instead of the client's; empty: none is
   AnswerText* text = nullptr;  ///< gets the body of a 200 as well
 };
 
+/// How far it came, and what was learnt.
 struct RelayResult {
+  /// How it ended.
   enum class End : std::uint8_t {
-    completed,    ///< the whole answer reached the client
-    unreachable,  ///< no connection; nothing was sent
-    broken,       ///< the server closed, or broke HTTP, before the end of its answer
-    stalled,      ///< no byte within the progress limit
-  } end = End::completed;
+    completed,                ///< the whole answer reached the client
+    unreachable,              ///< no connection; nothing was sent
+    broken,                   ///< the server closed, or broke HTTP, before the end of its answer
+    stalled,                  ///< no byte within the progress limit
+  } end = End::completed;     ///< how it ended
   unsigned status = 0;        ///< of the server's answer; 0: none came
   AnswerFacts facts;          ///< what the watched answer said
   bool answer_begun = false;  ///< body bytes came

@@ -25,22 +25,26 @@
 
 namespace toki::http {
 
+/// Where the trial may write.
 struct StateTrialSetup {
   std::string dir;               ///< for the trial's own store; removed afterwards
   std::string slot_dir;          ///< the server's --slot-save-path
   StoreWorker* named = nullptr;  ///< over NamedStates, where the server's folder cannot be reached:
                                  ///< the trial is made with it, and uses one of its names
-  std::uint32_t slots = 1;
+  std::uint32_t slots = 1;       ///< of the server; the trial uses the first two
 };
 
+/// What a trial found.
 struct StateFindings {
-  StateAbilities abilities{.saves = false, .cuts = false, .rewinds = true};
+  StateAbilities abilities{.saves = false, .cuts = false, .rewinds = true};  ///< what can be done
   Continued reference;  ///< the fixed prompt continued without any cache: tells models apart
   std::string layout;   ///< of the saved state's rows: types and sizes; empty: not understood
   bool actions = true;  ///< false: the server has no slot actions, so nothing was tried
   std::string why;      ///< what is missing, and the reason; empty: nothing is
 };
 
+/// Computes, saves, restores and continues a fixed prompt, and compares. Takes the server's slots 0
+/// and 1: no request may run. What fails is told in the findings.
 TOKI_EXPORT boost::asio::awaitable<StateFindings> try_states(LlamaServerBackend& backend,
                                                              const StateTrialSetup& setup);
 

@@ -26,18 +26,26 @@
 
 namespace toki::http {
 
+/// A StateStore on a thread of its own, in the order of asking. Its coroutines resume on their own
+/// executor.
 class TOKI_EXPORT StoreWorker {
  public:
+  /// `store` must outlive it.
   explicit StoreWorker(StateStore& store) : store_(store) {}
   /// Does what was asked for until now.
   ~StoreWorker() { thread_.join(); }
   StoreWorker(const StoreWorker&) = delete;
   StoreWorker& operator=(const StoreWorker&) = delete;
 
+  /// StateStore::begin_save(), in the calling thread.
   Result<std::string> begin_save(const Step& step) { return store_.begin_save(step); }
+  /// StateStore::end_save(), waited for.
   boost::asio::awaitable<Result<Taken>> end_save(const Step& step, std::string file, Timed saved);
+  /// StateStore::begin_restore(), waited for.
   boost::asio::awaitable<Result<Restorable>> begin_restore(const Step& step);
+  /// StateStore::forget(), waited for.
   boost::asio::awaitable<Result<std::uint64_t>> forget(std::optional<std::uint64_t> id);
+  /// StateStore::forget(), waited for.
   boost::asio::awaitable<Result<std::uint64_t>> forget(Scope scope, Tokens prompt,
                                                        std::uint64_t shared);
   /// Takes what a step saved, without being waited for. `done` is called by another thread.
@@ -50,10 +58,15 @@ class TOKI_EXPORT StoreWorker {
   /// Not waited for. A file that is not there may be one that the backend has yet to write, for a
   /// save that was given up: discard_again() tries those for ten minutes.
   void discard(std::string file);
+  /// Tries to remove again what was not there at discard().
   void discard_again();
+  /// StateStore::discard_other_runs(), not waited for.
   void discard_other_runs(std::string own);
+  /// StateStore::end_restore(), not waited for.
   void end_restore(std::string file, Result<Timed> restored);
+  /// StateStore::doubt(), not waited for.
   void doubt(const Scope& scope, TokenSpan prompt);
+  /// StateStore::maintain(), not waited for.
   void maintain();
 
  private:

@@ -33,41 +33,52 @@ namespace toki::http {
 
 /// How an operation ended, and how many bytes it moved.
 struct Moved {
-  boost::beast::error_code ec;
-  std::size_t bytes = 0;
+  boost::beast::error_code ec;  ///< how it ended
+  std::size_t bytes = 0;        ///< that it moved before that
 };
 
+/// One connection: TCP, a Unix socket, or TLS over either. One read and one write may wait at a
+/// time; each ends at the deadline that was set last.
 class TOKI_EXPORT Stream {
  public:
-  using Socket = boost::asio::generic::stream_protocol::socket;
-  using Endpoint = boost::asio::generic::stream_protocol::endpoint;
+  using Socket = boost::asio::generic::stream_protocol::socket;      ///< of either family
+  using Endpoint = boost::asio::generic::stream_protocol::endpoint;  ///< of either family
 
+  /// Not connected yet.
   explicit Stream(const boost::asio::any_io_executor& executor);
+  /// Connected by somebody else.
   explicit Stream(Socket socket);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
+  /// For its options; reading and writing belong to this class.
   Socket& socket() noexcept;
+  /// On which its waits resume.
   boost::asio::any_io_executor executor();
 
   /// For all that waits from now on, until it is called again.
   void expires_after(std::chrono::nanoseconds limit);
+  /// Waits have no deadline from now on.
   void expires_never() noexcept;
   bool expired() const noexcept;  ///< the deadline has passed
 
+  /// To the first of them that accepts, in order.
   boost::asio::awaitable<boost::beast::error_code> connect(const std::vector<Endpoint>& endpoints);
   /// TLS from now on, as the server. Errc::invalid_argument: the client sent HTTP in plain; then the
   /// stream is as it was without TLS, and those bytes are lost.
   boost::asio::awaitable<Status> accept_tls(const TlsContext& context);
   /// TLS from now on, as a client of `host`.
   boost::asio::awaitable<Status> begin_tls(const TlsContext& context, const std::string& host);
+  /// TLS is spoken.
   bool encrypted() const noexcept;
 
+  /// At least one byte, or an error: boost::asio::error::eof where the other side has ended.
   boost::asio::awaitable<Moved> read_some(boost::asio::mutable_buffer into);
   /// What the kernel takes at once of `pieces`, in order; would_block when that is not all. Then
   /// write_rest() sends what is left, of the same pieces.
   Moved try_write(std::span<const boost::asio::const_buffer> pieces);
+  /// All of `pieces` behind the first `sent` bytes.
   boost::asio::awaitable<Moved> write_rest(std::span<const boost::asio::const_buffer> pieces,
                                            std::size_t sent);
 
@@ -80,6 +91,7 @@ class TOKI_EXPORT Stream {
   void cancel();
   /// Nothing more is sent: the other side reads an orderly end.
   void end_sending();
+  /// At once; what waits ends with an error.
   void close();
 
   /// beast::error::timeout for what the deadline cancelled, else `ec`.
@@ -102,6 +114,7 @@ template <bool kRequest>
 boost::asio::awaitable<Moved> read_header(Stream& stream, boost::beast::flat_buffer& buffer,
                                           boost::beast::http::basic_parser<kRequest>& parser);
 template <bool kRequest>
+/// What came of the message; the parser says how far it is.
 boost::asio::awaitable<Moved> read_some(Stream& stream, boost::beast::flat_buffer& buffer,
                                         boost::beast::http::basic_parser<kRequest>& parser);
 /// The whole message.

@@ -24,12 +24,15 @@
 
 namespace toki::http {
 
+/// Coroutines that are ended together. Must outlive them: stop() before it goes.
 class TaskGroup {
  public:
+  /// On which they run.
   explicit TaskGroup(boost::asio::any_io_executor executor) : executor_(std::move(executor)) {}
   TaskGroup(const TaskGroup&) = delete;
   TaskGroup& operator=(const TaskGroup&) = delete;
 
+  /// Starts it; what it throws ends it and nothing else.
   void spawn(boost::asio::awaitable<void> task) {
     spawn_with([&task](boost::asio::cancellation_signal&) { return std::move(task); });
   }
@@ -44,8 +47,10 @@ class TaskGroup {
                           boost::asio::bind_cancellation_slot(place->slot(), std::move(ended)));
   }
 
+  /// Tasks that have not ended.
   std::size_t size() const noexcept { return signals_.size(); }
 
+  /// Tells all to end; does not wait for it.
   void cancel() {
     // A task may end while it is told to, which takes it out of the list.
     for (auto it = signals_.begin(); it != signals_.end();) {

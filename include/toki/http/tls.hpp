@@ -15,6 +15,7 @@
 
 namespace toki::http {
 
+/// Certificates and whom to trust, for any number of streams. Cheap to copy: copies share it.
 class TOKI_EXPORT TlsContext {
  public:
   /// None: nothing can be done with it.
@@ -27,6 +28,7 @@ class TOKI_EXPORT TlsContext {
   /// Trusts the authorities in `ca_file` (PEM), or the system's where it is empty.
   static Result<TlsContext> client(const std::string& ca_file);
 
+  /// Something can be done with it.
   explicit operator bool() const noexcept { return made_ != nullptr; }
 
  private:

@@ -29,11 +29,12 @@
 
 namespace toki::http {
 
-using Millis = std::chrono::milliseconds;
+using Millis = std::chrono::milliseconds;  ///< of every limit in toki::http
 
+/// Where a server is.
 struct Address {
-  std::string host;  ///< name or IP address, without brackets
-  std::string port;
+  std::string host;               ///< name or IP address, without brackets
+  std::string port;               ///< in digits
   std::string path;               ///< of a Unix socket; then host and port are empty
   bool tls = false;               ///< https
   std::string authority() const;  ///< as it stands in a Host header; "localhost" for a Unix socket
@@ -46,32 +47,36 @@ TOKI_EXPORT Result<Address> parse_url(std::string_view url);
 
 /// One connection. Destroying it closes it, which makes llama-server cancel what it does for it.
 struct Connection {
+  /// Not connected yet.
   explicit Connection(const boost::asio::any_io_executor& executor) : stream(executor) {}
-  Stream stream;
-  boost::beast::flat_buffer buffer;
-  std::unique_ptr<char[]> piece;  ///< of the body that passes, made by whoever passes one
-  bool reused = false;
-  std::chrono::steady_clock::time_point idle_since{};
+  Stream stream;                     ///< to the server
+  boost::beast::flat_buffer buffer;  ///< what was read and not used yet
+  std::unique_ptr<char[]> piece;     ///< of the body that passes, made by whoever passes one
+  bool reused = false;               ///< it was kept after an earlier exchange
+  std::chrono::steady_clock::time_point idle_since{};  ///< when it was given back
 };
 
+/// A whole small answer.
 struct Reply {
-  unsigned status = 0;
-  std::string body;
+  unsigned status = 0;  ///< of it
+  std::string body;     ///< all of it
 };
 
+/// One server and a few connections to it that are kept.
 class TOKI_EXPORT Upstream {
  public:
-  static constexpr std::size_t kMaxIdle = 2;
+  static constexpr std::size_t kMaxIdle = 2;    ///< connections that are kept
   static constexpr std::size_t kMaxBurst = 64;  ///< idle for less than kBurstAge
-  static constexpr Millis kBurstAge{250};
-  static constexpr Millis kMaxIdleAge{4000};  ///< below llama-server's own five seconds
-  static constexpr Millis kConnectLimit{5000};
-  static constexpr std::size_t kMaxReplyBytes = std::size_t{512} << 20;
+  static constexpr Millis kBurstAge{250};       ///< for so long more of them are
+  static constexpr Millis kMaxIdleAge{4000};    ///< below llama-server's own five seconds
+  static constexpr Millis kConnectLimit{5000};  ///< connecting, with TLS the handshake too
+  static constexpr std::size_t kMaxReplyBytes = std::size_t{512} << 20;  ///< of an answer to call()
 
   /// `tls`: whom to trust behind an address with TLS; none: the system's authorities.
   Upstream(boost::asio::any_io_executor executor, Address address, std::string key,
            TlsContext tls = {});
 
+  /// As it was made.
   const Address& address() const noexcept { return address_; }
   /// "Bearer …" for the server, or empty: then the client's own Authorization is passed on.
   const std::string& authorization() const noexcept { return authorization_; }
