@@ -9,10 +9,10 @@
 # Fails when a test fails, when less than 90 % of the lines of libtoki/ and include/toki/ are run,
 # or when a function that the library exports, or that stands in a public header, is never called.
 #
-# Not a part of .ci/run: a build of its own takes ten minutes on two cores and finds nothing that
-# the other presets' tests do not, apart from a figure that moves slowly. Run it before a release
-# and after larger changes. Tests on a real llama-server are left out: what only they reach is
-# reached on one machine and not on the next.
+# Not a part of .ci/run: the library's objects are built once more (five minutes of one core; the rest comes
+# from the compiler cache), its tests take as long again without optimisation, and what comes of it is a figure
+# that moves slowly. Run it before a release and after larger changes. Tests on a real llama-server are left
+# out: what only they reach is reached on one machine and not on the next.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

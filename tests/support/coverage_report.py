@@ -140,7 +140,8 @@ def page(root, files, rows):
     for name in sorted(gaps):
         for gap in gaps[name]:
             begins = gap.begins.replace("|", "\\|")
-            lines.append(f"| {name} | `{gap.function}` | {len(gap.lines)} | {gap.kind} | `{begins}` |")
+            # Without its first folder: the page may be older than a file's name.
+            lines.append(f"| {name.split('/', 1)[1]} | `{gap.function}` | {len(gap.lines)} | {gap.kind} | `{begins}` |")
     return "\n".join(lines) + "\n"
 
 
