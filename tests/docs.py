@@ -28,7 +28,7 @@ OTHERS = set("""
 --alias --api-key --batch-size --cache-ram --cache-reuse --cache-idle-slots --embeddings --flash-attn --gpu-layers
 --component --help --host --kv-unified --metrics --mmproj --models-dir --no-cache-idle-slots --no-mmap --parallel --poll --pooling --port
 --slot-prompt-similarity --slot-save-path --slots --swa-full --version
---clients --dev --hnsw --keep --prefix --minutes --mooncake --only --report --rounds --size --tiny
+--clients --dev --hnsw --keep --prefix --minutes --mooncake --only --report --rounds --size --tiny --write
 """.split())
 
 

@@ -3,7 +3,8 @@
 # packages (Debian 12).
 #
 #   (nothing)   compiler, CMake, libraries: enough to build and to run the C++ tests
-#   --dev       and what .ci/run needs: clang 14 with its format and tidy tools, abidiff, Doxygen
+#   --dev       and what .ci/run needs: clang 14 with its format and tidy tools, abidiff, Doxygen; gcovr
+#               for tests/coverage.sh
 #   --clients   and Node.js with npm, for the tests with the official openai client, and Chromium,
 #               for the tests of the dashboard; one that is there already, wherever from, is never
 #               touched
@@ -18,7 +19,7 @@ clients=
 browser=
 for option in "$@"; do
   case $option in
-    --dev) wanted="$wanted clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev llvm-14 abigail-tools doxygen" ;;
+    --dev) wanted="$wanted clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev llvm-14 abigail-tools doxygen gcovr" ;;
     --clients) clients="nodejs npm" browser="chromium" ;;
     *) echo "usage: packages.sh [--dev] [--clients]" >&2; exit 2 ;;
   esac

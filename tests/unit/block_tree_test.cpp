@@ -274,3 +274,17 @@ TEST_CASE("tree: inserting what was reserved takes no more memory") {
   CHECK(tree.bytes() == before);
   tree.check_invariants();
 }
+
+TEST_CASE("tree: a moved tree is the same tree") {
+  BlockTree first({.block_size = 8, .max_blocks = 100});
+  first.insert(kScope, range(1, 100));
+  BlockTree second = std::move(first);
+  CHECK(second.match(kScope, range(1, 100)).tokens == 100);
+  CHECK(second.options().block_size == 8);
+  BlockTree third({.block_size = 16, .max_blocks = 10});
+  third.insert(kScope, range(500, 32));
+  third = std::move(second);
+  CHECK(third.match(kScope, range(1, 100)).tokens == 100);
+  CHECK(third.match(kScope, range(500, 32)).tokens == 0);
+  CHECK(third.options().max_blocks == 100);
+}

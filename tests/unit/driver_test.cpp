@@ -42,7 +42,9 @@ class FakeBackend final : public Backend {
   void render(const PromptSource&, Completion<Tokens> done) override {
     end(std::move(done), Tokens{1, 2, 3});
   }
+  std::vector<std::size_t> computed;
   void prefill(SlotId, TokenSpan prompt, Completion<Prefilled> done) override {
+    computed.push_back(prompt.size());
     end(std::move(done), Prefilled{.computed = prompt.size()});
   }
   std::vector<std::string> files;  // saved to, restored from
@@ -266,6 +268,13 @@ TEST_CASE("driver: the store names the files, and hears how each save and restor
     CHECK(engine.stats().saves_total == 1);
     CHECK(engine.stats().restores_total == 1);
   }
+  SECTION("there is no store after all") {
+    driver.run(*ticket, backend, nullptr);
+    CHECK(backend.files.empty());
+    CHECK(ticket->predicted() == 0);
+    CHECK(engine.stats().saves_total == 0);
+    CHECK(engine.stats().restores_total == 0);
+  }
   SECTION("no room, and another number of tokens") {
     store.full = true;
     backend.tokens = 403;
@@ -449,6 +458,28 @@ TEST_CASE(
   CHECK(driver.render(backend).error().code == Errc::backend);
   backend.manner = Manner::dropped;
   CHECK(driver.render(backend).error().code == Errc::cancelled);
+}
+
+TEST_CASE("driver: a pin is computed, or waits where the backend cannot") {
+  const Driver& driver = drivers()[GENERATE(0U, 1U)];
+  const Manner manner = GENERATE(Manner::inside, Manner::other_thread, Manner::dropped);
+  const bool fail = GENERATE(false, true);
+  CAPTURE(driver.name, static_cast<int>(manner), fail);
+  Engine engine({}, &std::chrono::steady_clock::now);
+  engine.backend_changed(
+      {.slots = 3, .slots_used = std::vector<bool>(3, false), .context = 8192, .own_cache = false});
+  engine.serve_pins({Scope()});
+  REQUIRE(engine.pin(Scope(), range(1, 400)));
+  FakeBackend backend;
+  backend.manner = manner;
+  backend.fail = fail;
+  auto ticket = engine.begin_chore();
+  REQUIRE(ticket);
+  driver.run(*ticket, backend, nullptr);
+  std::move(*ticket).dismiss({}, SlotContent::unknown);
+  CHECK(backend.computed == std::vector<std::size_t>{400});
+  const bool works = !fail && manner != Manner::dropped;
+  CHECK(engine.pins()[0].state == (works ? PinState::held : PinState::waiting));
 }
 
 TEST_CASE("driver: a backend that says nothing about embeddings has none") {

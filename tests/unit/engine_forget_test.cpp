@@ -188,3 +188,15 @@ TEST_CASE("forget: slots that are not saved are told, also while saving pauses")
   Ticket busy = b.begin(range(8000, 300), 2);
   CHECK(b.engine.unsaved() == std::vector<std::uint32_t>{1, 2});
 }
+
+TEST_CASE("forget: a moved engine goes on with what it knew, and tells the same listeners") {
+  Bench b(2);
+  b.run(kA, 0);
+  b.changes.clear();
+  Engine moved = std::move(b.engine);
+  CHECK(moved.lookup({.scope = kScope, .tokens = kA}).available == kA.size());
+  CHECK(moved.forget_all() == 1);
+  REQUIRE(b.changes.size() == 1);
+  CHECK(b.changes[0].kind == PromptChange::Kind::cleared);
+  CHECK(moved.lookup({.scope = kScope, .tokens = kA}).available == 0);
+}

@@ -532,3 +532,26 @@ TEST_CASE("whichever call of the catalogue fails, nothing is lost and no take fa
   }
   vfs.heal();
 }
+
+// A snapshot cannot be put together from parts: it comes whole or not at all.
+TEST_CASE("whichever call of restoring a snapshot fails, it comes whole or not, and comes later") {
+  const Tokens whole = counting(20000, 12);
+  for (const auto kind : {FaultFiles::Kind::once, FaultFiles::Kind::onwards}) {
+    long calls = 0;
+    for (long at = -1; at < calls; ++at) {
+      KvBench bench;
+      begin(bench);
+      REQUIRE(bench.take(whole, true));
+      bench.files->arm(at, kind, EIO);
+      const std::string got = bench.compose(whole);
+      calls = std::max(calls, bench.files->calls());
+      bench.files->heal();
+      INFO("call " << at << " of " << calls);
+      CHECK((got.empty() || got == state_file(bench.shape, whole, 2)));
+      CHECK((at >= 0 || !got.empty()));
+      CHECK(bench.compose(whole) == state_file(bench.shape, whole, 2));
+      CHECK(bench.restored(kFirst) == 300);
+    }
+    CHECK(calls > 4);
+  }
+}

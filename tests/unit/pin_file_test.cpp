@@ -80,3 +80,29 @@ TEST_CASE("pin file: a write that fails leaves the last one") {
   CHECK_FALSE(PinFile(folder.file()).write({}));
   CHECK(PinFile(folder.file()).read()->size() == 2);
 }
+
+TEST_CASE("pin file: what is no file, or more than a file of pins can be, is never read") {
+  const Folder folder;
+  fs::create_directory(folder.file());
+  CHECK(PinFile(folder.file()).read().error().code == Errc::corrupt);
+  CHECK(fs::is_directory(folder.file() + ".bad"));
+  fs::remove(folder.file() + ".bad");
+  std::ofstream(folder.file()) << "TOKI";
+  fs::resize_file(folder.file(), std::uintmax_t{1} << 40);  // a hole
+  CHECK(PinFile(folder.file()).read().error().code == Errc::corrupt);
+  CHECK_FALSE(fs::exists(folder.file()));
+  fs::remove(folder.file() + ".bad");
+  fs::create_directories(folder.file() + ".bad/full");
+  std::ofstream(folder.file() + ".bad/full/of") << "it";
+  std::ofstream(folder.file()) << "TOKI";
+  const auto stuck = PinFile(folder.file()).read();  // which cannot be moved either
+  CHECK(stuck.error().code == Errc::corrupt);
+  CHECK(stuck.error().detail.find("moved") == std::string::npos);
+}
+
+TEST_CASE("pin file: where the last one is a folder, or there is no folder, a write fails") {
+  const Folder folder;
+  fs::create_directories(folder.file() + "/full");
+  CHECK_FALSE(PinFile(folder.file()).write(some()));
+  CHECK_FALSE(PinFile(folder.file() + "-none/pins").write(some()));
+}

@@ -641,6 +641,60 @@ TEST_CASE("pins: those of several scopes share the slots, and each serves its ow
   CHECK_FALSE(stranger->may_reuse());
 }
 
+TEST_CASE("pins: records that are known, empty or too many are not taken over") {
+  Pins pins(1);
+  const auto id = pins.add(kScope, kPin, 3);
+  REQUIRE(id);
+  const std::vector<PinRecord> records{
+      {.id = *id, .scope = kScope, .tokens = kOther, .by_hand = true},       // the id of another
+      {.id = *id + 5, .scope = kScope, .tokens = kPin, .by_hand = true},     // the same tokens
+      {.id = 0, .scope = kScope, .tokens = kOther, .by_hand = true},         // no id
+      {.id = *id + 6, .scope = kScope, .tokens = {}, .by_hand = true},       // nothing
+      {.id = *id + 7, .scope = kScope, .tokens = kOther, .by_hand = false},  // hot ones not wanted
+  };
+  pins.adopt(records, false);
+  CHECK(pins.size() == 1);
+  std::vector<PinRecord> many;
+  for (std::uint64_t i = 0; i < 3000; ++i) {
+    many.push_back({.id = 10000 - i,
+                    .scope = Scope({"another model"}),
+                    .tokens = range(static_cast<Token>(i), 4),
+                    .by_hand = true});
+  }
+  pins.adopt(many, false);
+  const std::size_t most = pins.size();
+  CHECK(most < many.size());
+  CHECK(pins.add(kScope, kOther, 3).error().code == Errc::busy);
+  const auto all = pins.records();
+  CHECK(std::is_sorted(all.begin(), all.end(),
+                       [](const PinRecord& a, const PinRecord& b) { return a.id < b.id; }));
+  REQUIRE(pins.remove(all.back().id));
+  CHECK(*pins.add(kScope, kOther, 3) > 10000);  // an id is never given twice
+}
+
+TEST_CASE("pins: the listener hears that a hot pin is forgotten with its prompts") {
+  const bool everything = GENERATE(false, true);
+  Bench b(3, 1);
+  for (int i = 0; i < 10; ++i) {
+    b.run(range(1, 320) + range(100000 + 100 * i, 40));
+  }
+  b.now += std::chrono::seconds(11);
+  while (!b.chore().empty()) {
+  }
+  REQUIRE(b.kept.size() == 1);
+  if (everything) {
+    CHECK(b.engine.forget_all() > 0);
+  } else {
+    std::vector<std::uint64_t> ids;
+    b.engine.each_prompt(1000, [&](const PromptRecord& prompt) { ids.push_back(prompt.id); });
+    for (const std::uint64_t id : ids) {
+      REQUIRE(b.engine.forget(id));
+    }
+  }
+  CHECK(b.kept.empty());
+  CHECK(b.engine.pins().empty());
+}
+
 TEST_CASE("pins: an id tells when a pin was made, and nothing of how many others have made") {
   std::int64_t wall = 1'000'000;
   Engine engine(

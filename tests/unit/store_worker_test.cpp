@@ -2,6 +2,10 @@
 #include <toki/http/store_worker.hpp>
 #include <toki/kv_store.hpp>
 
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/use_future.hpp>
 #include <catch2/catch.hpp>
 
 #include <filesystem>
@@ -65,4 +69,28 @@ TEST_CASE(
   worker.discard("toki-other.bin");
   CHECK(soon([&] { return !fs::exists(slots / "toki-other.bin"); }));
   CHECK(fs::exists(slots / "toki-late.bin"));  // it was removed once, and is forgotten
+}
+
+TEST_CASE("store worker: a prompt, or everything, is forgotten on its thread, and upkeep is too") {
+  Folder folder;
+  auto store = KvStore::open(
+      {.dir = (folder.path / "store").string(), .slot_dir = (folder.path / "slots").string()}, {});
+  REQUIRE(store);
+  StoreWorker worker(**store);
+  boost::asio::io_context io;
+  const auto run = [&](boost::asio::awaitable<Result<std::uint64_t>> work) {
+    auto done = boost::asio::co_spawn(io, std::move(work), boost::asio::use_future);
+    io.run();
+    io.restart();
+    return done.get();
+  };
+  CHECK_FALSE(worker.behind());
+  worker.maintain();
+  const auto none = run(worker.forget(Scope({"model"}), Tokens{1, 2, 3}, 0));
+  REQUIRE(none);
+  CHECK(*none == 0);
+  const auto all = run(worker.forget(std::nullopt));
+  REQUIRE(all);
+  CHECK(*all == 0);
+  CHECK(run(worker.forget(std::uint64_t{7})).error().code == Errc::not_found);
 }

@@ -197,3 +197,16 @@ TEST_CASE("token cache: what one tenant's text was made of is not known to anoth
   CHECK(cache.find("<u>one<a>two", true, "bob").tokens.back() == 12);
   CHECK(cache.texts() == 2);
 }
+
+TEST_CASE("token cache: a moved cache knows what it knew") {
+  TokenCache first(1 << 20);
+  first.reset(kSpecials);
+  first.put("plain text", true, Tokens{3, 10, 11});
+  TokenCache second = std::move(first);
+  CHECK(second.find("plain text", true).bytes == 10);
+  TokenCache third(1 << 20);
+  third.put("another", true, Tokens{3, 12});
+  third = std::move(second);
+  CHECK(third.find("plain text", true).tokens == Tokens{3, 10, 11});
+  CHECK(third.find("another", true).bytes == 0);
+}
