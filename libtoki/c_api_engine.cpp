@@ -96,8 +96,6 @@ class LentBackend final : public Backend {
  public:
   explicit LentBackend(const toki_backend& table) : table_(table) {}
 
-  void describe(Completion<BackendDescription> done) override { done(cannot()); }
-  void render(const PromptSource&, Completion<Tokens> done) override { done(cannot()); }
   void prefill(SlotId slot, TokenSpan prompt, Completion<Prefilled> done) override {
     auto result = sized<toki_prefilled>();
     toki_error error{};

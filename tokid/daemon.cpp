@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "log.hpp"
+#include "process_limits.hpp"
 
 namespace tokid {
 
@@ -28,7 +29,12 @@ constexpr Millis kFlushLimit{5000};  // at the end, for what is worth a save
 constexpr Millis kFirstLookLimit{500};
 
 ServerLimits server_limits(const Options& o) {
-  return {.max_body = o.max_body_mib << 20, .max_connections = o.max_connections};
+  const std::size_t most = most_connections();
+  if (o.max_connections > most) {
+    spdlog::warn("descriptors suffice for {} connections (ulimit -n), not for --max-connections {}",
+                 most, o.max_connections);
+  }
+  return {.max_body = o.max_body_mib << 20, .max_connections = std::min(o.max_connections, most)};
 }
 
 GateOptions gate_options(const Options& o) {

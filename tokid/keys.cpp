@@ -178,6 +178,10 @@ toki::Status Keys::set_admin(std::string_view key, const std::string& place) {
   if (!digest) {
     return digest.error();
   }
+  if (std::any_of(entries_.begin(), entries_.end(),
+                  [&](const Entry& entry) { return equal(entry.digest, *digest); })) {
+    return bad(place, "this key is a client's already");
+  }
   admin_digest_ = *digest;
   admin_ = std::make_shared<const Tenant>(Tenant{.id = "admin", .name = "admin"});
   return toki::Done{};
@@ -205,14 +209,17 @@ std::shared_ptr<const Tenant> Keys::named(std::string_view name) const {
 }
 
 toki::Result<std::string> Keys::read_file(const std::string& path, std::string_view option) {
-  std::ifstream file(path, std::ios::binary);
   struct stat about {};
   const std::string place = fmt::format("{} {}", option, path);
-  if (!file || ::stat(path.c_str(), &about) != 0) {
+  if (::stat(path.c_str(), &about) != 0) {
     return bad(place, std::strerror(errno));
   }
-  if (S_ISDIR(about.st_mode)) {
-    return bad(place, "is a folder");
+  if (!S_ISREG(about.st_mode)) {  // a pipe would hold up everything when it is read again
+    return bad(place, "is no regular file");
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return bad(place, std::strerror(errno));
   }
   std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (file.bad()) {

@@ -31,6 +31,7 @@ using toki::http::Millis;
 namespace {
 
 constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
+constexpr std::size_t kMostSurplus = 32;             // connections that wait to be refused
 constexpr std::chrono::seconds kIdleLimit{75};       // between requests, and for a header
 constexpr std::chrono::seconds kHandshakeLimit{10};  // of TLS
 constexpr Millis kFirstRequestLimit{500};  // of a new connection, when no more are accepted
@@ -87,6 +88,9 @@ struct Server::Session {
   bool busy = false;
   bool asked = false;      // a request has come, so the client knows that it may be the last
   bool local = false;      // over a Unix socket
+  bool let_in = false;     // the gate has let a request of it in
+  bool surplus = false;    // there were too many when it came
+  bool ended = false;      // for the sake of another
   bool preflight = false;  // the request is only a browser's question
 };
 
@@ -162,9 +166,34 @@ asio::awaitable<bool> Server::begin_tls(Session& session, const toki::http::TlsC
   co_return status.has_value();
 }
 
+// Whoever only holds connections must not keep out those who have a key: the oldest one that is idle and
+// was never let in goes. False: there is none; of those that wait to be refused only some may.
+bool Server::make_room(const Session& newcomer) {
+  const auto end_first = [&](bool surplus) {
+    const auto idle = std::find_if(sessions_.begin(), sessions_.end(), [&](const Session* session) {
+      return session != &newcomer && !session->busy && !session->let_in && !session->ended &&
+             session->surplus == surplus;
+    });
+    if (idle == sessions_.end()) {
+      return false;
+    }
+    (*idle)->ended = true;
+    (*idle)->stream.cancel();
+    return true;
+  };
+  if (end_first(false)) {
+    return true;
+  }
+  if (sessions_.size() > limits_.max_connections + kMostSurplus) {
+    end_first(true);
+  }
+  return false;
+}
+
 asio::awaitable<void> Server::serve(toki::http::Stream::Socket socket, toki::http::TlsContext tls,
                                     asio::cancellation_signal& serving) {
   Session session(sessions_, std::move(socket), serving);
+  session.surplus = sessions_.size() > limits_.max_connections && !make_room(session);
   try {
     bool goes_on = true;
     if (tls) {
@@ -285,7 +314,7 @@ std::optional<HttpError> Server::check_head(Session& session, const beast::error
   if (verdict.refused) {
     return verdict.refused;
   }
-  if (sessions_.size() > limits_.max_connections) {
+  if (session.surplus && sessions_.size() > limits_.max_connections) {
     return HttpError{.status = 503,
                      .type = "unavailable_error",
                      .message = "too many connections (--max-connections)",
@@ -367,6 +396,7 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   if (!ec && !refused && !session.preflight) {
     visit = enter(session, target, answer);
     refused = visit.refused;
+    session.let_in = session.let_in || !refused;
   }
   // Trailers would come to stand among the header fields; they are dropped.
   const beast::http::fields fields =

@@ -53,6 +53,7 @@ class Server {
   boost::asio::awaitable<void> accept(Listener& listener);
   void begin(toki::http::Stream::Socket socket, bool local);
   void take_waiting(Listener& listener);
+  bool make_room(const Session& newcomer);
   boost::asio::awaitable<void> serve(toki::http::Stream::Socket socket, toki::http::TlsContext tls,
                                      boost::asio::cancellation_signal& serving);
   boost::asio::awaitable<bool> begin_tls(Session& session, const toki::http::TlsContext& tls);

@@ -27,9 +27,10 @@ class TOKI_EXPORT Fingerprints {
 
   /// The number under which this model was seen before, or a new one that was never used.
   /// `identity`: what it says of itself; `tokens` and `logprobs`: its greedy continuation of one
-  /// fixed prompt. Log probabilities may differ a little between runs.
+  /// fixed prompt. Log probabilities may differ by `tolerance` (nats) between two runs of one model:
+  /// other batches and other builds give other last digits.
   std::uint64_t number_of(const std::string& identity, TokenSpan tokens,
-                          std::span<const double> logprobs);
+                          std::span<const double> logprobs, double tolerance = 0.05);
 
  private:
   struct Model {
@@ -38,7 +39,7 @@ class TOKI_EXPORT Fingerprints {
     Tokens tokens;
     std::vector<double> logprobs;
   };
-  static bool same(const Model& a, const Model& b);
+  static bool same(const Model& a, const Model& b, double tolerance);
   void write() const;
 
   std::string path_;

@@ -14,7 +14,6 @@
 namespace toki {
 namespace {
 
-constexpr double kTolerance = 0.05;       // of a log probability, between two runs of one model
 constexpr std::size_t kMostModels = 256;  // the oldest are forgotten
 constexpr std::string_view kFirstLine = "toki fingerprints 1";
 
@@ -49,20 +48,21 @@ Fingerprints::Fingerprints(std::string path) : path_(std::move(path)) {
   }
 }
 
-bool Fingerprints::same(const Model& a, const Model& b) {
-  const auto close = [](double x, double y) { return std::abs(x - y) <= kTolerance; };
+bool Fingerprints::same(const Model& a, const Model& b, double tolerance) {
+  const auto close = [&](double x, double y) { return std::abs(x - y) <= tolerance; };
   return a.identity == b.identity && a.tokens == b.tokens &&
          std::equal(a.logprobs.begin(), a.logprobs.end(), b.logprobs.begin(), b.logprobs.end(),
                     close);
 }
 
 std::uint64_t Fingerprints::number_of(const std::string& identity, TokenSpan tokens,
-                                      std::span<const double> logprobs) {
+                                      std::span<const double> logprobs, double tolerance) {
   Model model{.identity = hash_bytes(identity.data(), identity.size()),
               .tokens = {tokens.begin(), tokens.end()},
               .logprobs = {logprobs.begin(), logprobs.end()}};
-  const auto known = std::find_if(models_.begin(), models_.end(),
-                                  [&](const Model& other) { return same(other, model); });
+  const auto known = std::find_if(models_.begin(), models_.end(), [&](const Model& other) {
+    return same(other, model, tolerance);
+  });
   if (known != models_.end()) {
     return known->number;
   }

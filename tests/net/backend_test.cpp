@@ -7,15 +7,20 @@
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
 
+#include <array>
 #include <atomic>
+#include <fcntl.h>
+#include <fstream>
 #include <memory>
 #include <set>
 #include <string>
+#include <sys/stat.h>
 #include <thread>
 #include <vector>
 
 #include "run_call.hpp"
 #include "scripted_upstream.hpp"
+#include "wait.hpp"
 
 using namespace toki;
 using namespace toki::http;
@@ -99,6 +104,20 @@ TEST_CASE("backend: a description tells slots, context, identity and which slots
   const std::string identity = said->identity;
   CHECK(b.describe()->identity == identity);
   b.scripted.configure([](Behaviour& behaviour) { behaviour.chat_template = "another"; });
+  CHECK(b.describe()->identity != identity);
+}
+
+TEST_CASE("backend: a model file that was written again is another model") {
+  Bench b;
+  const toki::test::TemporaryDirectory folder;
+  const std::string path = folder.path() + "/m.gguf";
+  std::ofstream(path) << "weights";
+  b.scripted.configure([&](Behaviour& behaviour) { behaviour.model_path = path; });
+  const std::string identity = b.describe()->identity;
+  CHECK(b.describe()->identity == identity);
+  const std::array<timespec, 2> later{timespec{.tv_sec = 2'000'000'000, .tv_nsec = 0},
+                                      timespec{.tv_sec = 2'000'000'000, .tv_nsec = 1}};
+  REQUIRE(::utimensat(AT_FDCWD, path.c_str(), later.data(), 0) == 0);
   CHECK(b.describe()->identity != identity);
 }
 

@@ -324,6 +324,25 @@ TEST_CASE("waiting requests are served in the order they came") {
   }
 }
 
+TEST_CASE("connections that only stand there keep nobody out") {
+  Rig rig({}, {"--max-connections", "4"});
+  REQUIRE(rig.tokid.wait_stat("connections", 1));
+  RawClient client(rig.port(), milliseconds(5000));
+  const auto asks = [](RawClient& one) {
+    one.send_request("GET", "/toki/health");
+    return one.read_response().status;
+  };
+  CHECK(asks(client) == 200);
+  std::vector<std::unique_ptr<RawClient>> idle;
+  for (int i = 0; i < 50; ++i) {
+    idle.push_back(std::make_unique<RawClient>(rig.port()));
+  }
+  CHECK(asks(client) == 200);
+  RawClient late(rig.port(), milliseconds(5000));
+  CHECK(asks(late) == 200);
+  CHECK(idle.front()->wait_closed(milliseconds(5000)));
+}
+
 TEST_CASE("more connections than the limit are refused with 503") {
   Rig rig({}, {"--max-connections", "3"});
   // The rig's own earlier connections must be gone first.

@@ -1,9 +1,11 @@
 // tokid as a program: its options and exit codes, and llama-server as its child.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <signal.h>
 #include <sstream>
+#include <sys/resource.h>
 
 #include "net_test.hpp"
 
@@ -73,6 +75,19 @@ std::string local_url(int port) {
 }
 
 }  // namespace
+
+TEST_CASE("as many descriptors as may be had are asked for") {
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit few = before;
+  few.rlim_cur = std::min<rlim_t>(256, before.rlim_max);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  Rig rig;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit raised{};
+  REQUIRE(::prlimit(rig.tokid.process().pid(), RLIMIT_NOFILE, nullptr, &raised) == 0);
+  CHECK(raised.rlim_cur == before.rlim_max);
+}
 
 TEST_CASE("help and version are printed with exit code 0") {
   Process help(tokid_path(), {"--help"});

@@ -131,6 +131,19 @@ TEST_CASE("keys: they come from a file and the environment, the admin's is apart
   CHECK(keys->named("nobody") == nullptr);
 }
 
+TEST_CASE("keys: a client's key is never the admin's, too") {
+  const File file("alice a-key\n");
+  const File same("a-key\n");
+  CHECK_FALSE(Keys::read(file.path(), same.path()));
+}
+
+TEST_CASE("keys: a pipe is no key file: nobody may write to it") {
+  const File file("");
+  ::unlink(file.path().c_str());
+  REQUIRE(::mkfifo(file.path().c_str(), 0600) == 0);
+  CHECK_FALSE(Keys::read(file.path(), ""));
+}
+
 TEST_CASE("keys: a file without keys, a folder and no file are errors, never open doors") {
   const File empty("# nothing\n\n");
   for (const std::string& path : {empty.path(), std::string("/tmp"), std::string("/none/there")}) {

@@ -26,6 +26,8 @@ TEST_CASE("fingerprints: a model keeps its number over restarts, another one get
   }
   Fingerprints book(path);
   CHECK(book.number_of("a", kTokens, std::vector<double>{-0.51, -1.24, -0.002}) == number);
+  CHECK(book.number_of("a", kTokens, std::vector<double>{-0.51, -1.24, -0.002}, 1e-6) != number);
+  CHECK(book.number_of("a", kTokens, kLogprobs, 1e-6) == number);
   CHECK(book.number_of("a", kTokens, std::vector<double>{-0.9, -1.25, -0.001}) != number);
   CHECK(book.number_of("a", Tokens{5, 6, 8}, kLogprobs) != number);
   CHECK(book.number_of("a", kTokens, {}) != number);
