@@ -4,16 +4,18 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/use_future.hpp>
 #include <catch2/catch.hpp>
 
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <stdlib.h>
 #include <string>
 #include <thread>
+#include <utility>
 
 using namespace toki;
 using namespace toki::http;
@@ -42,6 +44,11 @@ bool soon(const std::function<bool()>& condition) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return condition();
+}
+
+boost::asio::awaitable<void> keep(boost::asio::awaitable<Result<std::uint64_t>> work,
+                                  std::optional<Result<std::uint64_t>>& result) {
+  result = co_await std::move(work);
 }
 
 }  // namespace
@@ -79,10 +86,11 @@ TEST_CASE("store worker: a prompt, or everything, is forgotten on its thread, an
   StoreWorker worker(**store);
   boost::asio::io_context io;
   const auto run = [&](boost::asio::awaitable<Result<std::uint64_t>> work) {
-    auto done = boost::asio::co_spawn(io, std::move(work), boost::asio::use_future);
+    std::optional<Result<std::uint64_t>> result;
+    boost::asio::co_spawn(io, keep(std::move(work), result), boost::asio::detached);
     io.run();
     io.restart();
-    return done.get();
+    return result.value();
   };
   CHECK_FALSE(worker.behind());
   worker.maintain();
