@@ -35,7 +35,8 @@ struct BlockTreeOptions {
   std::size_t block_size =
       32;  ///< tokens a block, 8 to 512; smaller finds finer, larger needs less memory
   std::size_t max_blocks = 1 << 20;  ///< hard budget; at least 1, at most 2^31
-  std::size_t max_bytes = 0;         ///< hard budget for bytes(); 0: none
+  std::size_t max_bytes = 0;         ///< hard budget for bytes(), from 64 KiB and 1,024 blocks on:
+                                     ///< so much a tree takes in any case; 0: none
   double half_life = 1024;           ///< inserts after which a use counts half
   /// Hash of one block; null: XXH3-64. Exactness does not depend on it, only speed does.
   std::uint64_t (*hash)(const Token* tokens, std::size_t count) = nullptr;

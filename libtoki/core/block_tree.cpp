@@ -108,9 +108,13 @@ struct TOKI_HIDDEN BlockTree::Impl {
     if (o.max_bytes == 0) {
       return o.max_blocks;
     }
-    const std::size_t rest = o.max_bytes > BigPages::kHeap ? BigPages::kPage : 0;
-    const std::size_t most = (o.max_bytes - rest) / (64 + o.block_size * sizeof(Token));
-    return std::min(o.max_blocks, std::max<std::size_t>(most, 1));
+    // Nodes come in whole pages, of which the root has one; the table has a first segment whatever it holds.
+    const std::size_t fixed =
+        KeyTable::reserved_bytes(1) + (o.max_bytes > BigPages::kHeap ? BigPages::kPage : 0);
+    const std::size_t a_page =
+        kPage * (sizeof(Node) + KeyTable::kMostBytesAnEntry + o.block_size * sizeof(Token));
+    const std::size_t all_pages = o.max_bytes > fixed ? (o.max_bytes - fixed) / a_page : 0;
+    return std::min(o.max_blocks, std::max<std::size_t>(all_pages * kPage, 2) - 1);
   }
   explicit Impl(const BlockTreeOptions& o)
       : options(o),

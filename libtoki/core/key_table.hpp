@@ -78,6 +78,9 @@ class KeyTable {
     --segment.live;
   }
 
+  /// At worst: of segments that were split as soon as more than half of a full one was alive.
+  static constexpr std::size_t kMostBytesAnEntry = 44;
+
   /// Bytes of the segments that reserve() makes for so many entries.
   static std::size_t reserved_bytes(std::size_t entries) {
     return sizeof(Entry) * kEntries << depth_for(entries);

@@ -227,7 +227,14 @@ TEST_CASE("tree: a byte budget holds, and the index takes at most 64 bytes a blo
   for (Token i = 0; i < 3000; ++i) {
     tree.insert(kScope, range(1000 * i, 320));
   }
-  CHECK(tree.bytes() <= (4 << 20) + 1024 * (64 + tokens_bytes));
+  CHECK(tree.bytes() <= 4 << 20);
+  CHECK(tree.bytes() > (4 << 20) / 4 * 3);
+  BlockTree small({.block_size = 32, .max_blocks = 1 << 20, .max_bytes = 300 << 10});
+  for (Token i = 0; i < 1000; ++i) {
+    small.insert(kScope, range(1000 * i, 320));
+  }
+  CHECK(small.bytes() <= 300 << 10);
+  CHECK(small.blocks() > 500);
   BlockTree large({.block_size = 32, .max_blocks = 200000});
   for (Token i = 0; large.blocks() < 190000; ++i) {
     large.insert(kScope, range(1000 * i, 3200));
