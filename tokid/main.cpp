@@ -33,7 +33,7 @@ void give_back_large_buffers() {
 }
 
 int fail(const toki::Error& error) {
-  fmt::print(stderr, "tokid: {}\n", error.detail);
+  fmt::print(stderr, "tokid: {}\n", one_line(error.detail));
   return error.code == toki::Errc::invalid_argument ? 2 : 1;
 }
 
