@@ -128,7 +128,7 @@ TEST_CASE("empty lines before a request are left out, as some clients end a body
     CHECK(client.read_response().status == 400);
     CHECK(rig.up.generations().size() == 3);
   }
-  SECTION("and a connection of which no more comes ends in silence") {
+  SECTION("and a connection of which no more comes ends") {
     client.send("\r\n");
     client.finish_sending();
     CHECK(client.wait_closed(milliseconds(5000)));
