@@ -1,5 +1,6 @@
 // What the options' words mean: addresses, certificates, keys, models, and whether all of it goes
 // together. Each read_ function fills what Options has for it.
+#include <boost/asio/ip/address.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "access.hpp"
+#include "check_places.hpp"
 #include "data_dir.hpp"
 #include "options.hpp"
 
@@ -23,6 +25,18 @@ using toki::Status;
 
 Error bad(std::string message) {
   return {Errc::invalid_argument, std::move(message)};
+}
+
+// Nobody can listen in one place twice. Port 0 is another one each time.
+bool overlap(const ListenAddress& a, const ListenAddress& b) {
+  if (!a.path.empty() || !b.path.empty()) {
+    return a.path == b.path;
+  }
+  boost::system::error_code ignored;
+  const auto one = boost::asio::ip::make_address(a.host, ignored);
+  const auto other = boost::asio::ip::make_address(b.host, ignored);
+  const bool all = one.is_unspecified() || other.is_unspecified();
+  return a.port == b.port && a.port != 0 && (one == other || (all && one.is_v4() == other.is_v4()));
 }
 
 Status read_listeners(Options& options) {
@@ -38,6 +52,11 @@ Status read_listeners(Options& options) {
       return std::move(address).error();
     }
     address->mode = bits | 0600;
+    const auto taken = std::find_if(options.listen_at.begin(), options.listen_at.end(),
+                                    [&](const auto& other) { return overlap(*address, other); });
+    if (taken != options.listen_at.end()) {
+      return bad(fmt::format("--listen {}: --listen {} takes it already", text, taken->name()));
+    }
     options.listen_at.push_back(std::move(*address));
   }
   return toki::Done{};
@@ -213,7 +232,7 @@ Status check_options(Options& options) {
     return data_dir.error();
   }
   options.data_dir = std::move(*data_dir);
-  return options.check_config ? Status(toki::Done{}) : make_data_dir(options.data_dir);
+  return options.check_config ? check_places(options) : make_data_dir(options.data_dir);
 }
 
 }  // namespace tokid

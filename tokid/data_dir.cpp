@@ -22,12 +22,12 @@ toki::Result<std::string> data_dir_of(const std::string& given) {
   }
   const char* state = std::getenv("XDG_STATE_HOME");
   const char* home = std::getenv("HOME");
-  if ((state == nullptr || *state == 0) && (home == nullptr || *home == 0)) {
+  const bool named = state != nullptr && *state == '/';  // a relative one counts for nothing (XDG)
+  if (!named && (home == nullptr || *home == 0)) {
     return Error{Errc::invalid_argument,
                  "neither --data-dir nor XDG_STATE_HOME nor HOME says where to keep state"};
   }
-  const fs::path base =
-      state != nullptr && *state != 0 ? fs::path(state) : fs::path(home) / ".local" / "state";
+  const fs::path base = named ? fs::path(state) : fs::path(home) / ".local" / "state";
   return fs::absolute(base / "toki", ignored).string();
 }
 

@@ -22,7 +22,7 @@ namespace {
 using namespace tokid;
 
 int fail(const toki::Error& error) {
-  fmt::print(stderr, "tokid: {}\n", error.detail);
+  fmt::print(stderr, "tokid: {}\n", one_line(error.detail));
   return error.code == toki::Errc::invalid_argument ? 2 : 1;
 }
 

@@ -39,6 +39,17 @@ CLI::Validator between(double least, double most) {
   return {check, fmt::format("from {} to {}", least, most)};
 }
 
+// An empty one would be taken as none, which is seldom what a script means by "$FOLDER".
+void refuse_empty_paths(CLI::App& app) {
+  const CLI::Validator filled(
+      [](std::string& text) { return text.empty() ? "names nothing" : std::string(); }, "");
+  for (const char* name :
+       {"--config", "--tls-cert", "--tls-key", "--backend-ca", "--data-dir", "--slot-dir",
+        "--backend-key-file", "--record", "--api-keys", "--admin-key-file"}) {
+    app.get_option(name)->check(filled);
+  }
+}
+
 void add_options(CLI::App& app, Options& o) {
   app.add_option("--config", o.config, "TOML file with any of these options, without the dashes");
   app.add_flag("--check-config", o.check_config,
@@ -225,6 +236,17 @@ std::string_view hint(const CLI::ParseError& error) {
 
 }  // namespace
 
+std::string one_line(std::string_view text) {
+  std::string line;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    line += c == '\n'                     ? "\\n"
+            : byte < 0x20 || byte == 0x7f ? fmt::format("\\x{:02x}", byte)
+                                          : std::string(1, c);
+  }
+  return line;
+}
+
 Parsed parse_options(int argc, char** argv) {
   Parsed parsed;
   Options& options = parsed.options;
@@ -244,6 +266,7 @@ Parsed parse_options(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   app.set_version_flag("--version", std::string("tokid ") + toki::version());
   add_options(app, options);
+  refuse_empty_paths(app);
   name_in_environment(app);
   try {
     app.parse(own, argv);
@@ -252,7 +275,7 @@ Parsed parse_options(int argc, char** argv) {
     parsed.exit_code = asked ? 0 : 2;
     parsed.text = dynamic_cast<const CLI::CallForHelp*>(&error) != nullptr ? app.help()
                   : asked ? std::string(error.what()) + "\n"
-                          : fmt::format("tokid: {}{}\n", error.what(), hint(error));
+                          : fmt::format("tokid: {}{}\n", one_line(error.what()), hint(error));
     return parsed;
   }
   if (own < argc && options.server.empty()) {
@@ -262,7 +285,7 @@ Parsed parse_options(int argc, char** argv) {
   }
   if (auto status = settle(app, options); !status) {
     parsed.exit_code = 2;
-    parsed.text = fmt::format("tokid: {}\n", status.error().detail);
+    parsed.text = fmt::format("tokid: {}\n", one_line(status.error().detail));
     return parsed;
   }
   parsed.text = write_config(app, options.server);

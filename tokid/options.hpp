@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cors.hpp"
@@ -111,6 +112,9 @@ struct Parsed {
   int exit_code = 0;
   std::string text;
 };
+
+/// `text` as one line: what controls a terminal is shown as \n, \x1b and the like.
+std::string one_line(std::string_view text);
 
 /// Whether other machines can connect there.
 bool reachable(const ListenAddress& address);

@@ -64,13 +64,15 @@ std::optional<HttpError> refuse_head(const RequestHead& head) {
 }
 
 std::optional<HttpError> refuse_coding(const RequestHead& head) {
-  const auto coding = head.find(field::content_encoding);
-  if (coding == head.end() || beast::iequals(coding->value(), "identity")) {
+  const auto [begin, end] = head.equal_range(field::content_encoding);
+  if (std::all_of(begin, end,
+                  [](const auto& coding) { return beast::iequals(coding.value(), "identity"); })) {
     return std::nullopt;
   }
   const std::string_view method = view(head.method_string());
-  const std::string_view target = view(head.target());
-  const std::string_view path = target.substr(0, target.find('?'));
+  const std::string_view given = view(head.target());
+  const std::string target = usual_target(method, given).value_or(std::string(given));
+  const std::string_view path = std::string_view(target).substr(0, target.find('?'));
   const bool read = path == "/toki/lookup" || path == "/toki/pins" ||
                     toki::http::endpoint_of(method, target) != toki::http::Endpoint::none;
   return read ? std::optional(bad(415,

@@ -90,12 +90,13 @@ Page slots_page(const toki::Engine& engine) {
 }
 
 Page health_page(const toki::http::BackendMonitor& monitor, const toki::Stats& stats) {
-  const bool ready = monitor.state() == toki::http::BackendMonitor::State::ready;
+  const bool ready =
+      monitor.state() == toki::http::BackendMonitor::State::ready && !monitor.silent();
   return {.status = ready ? 200U : 503U,
           .body = fmt::format(R"({{"status":"{}","version":"{}","states":{{"saved":{},"cut":{},)"
                               R"("rewound":{},"why":{}}}}})"
                               "\n",
-                              to_string(monitor.state()), toki::version(), stats.can_save != 0,
+                              monitor.status(), toki::version(), stats.can_save != 0,
                               stats.can_cut != 0, stats.can_rewind != 0,
                               toki::http::quote(monitor.states_why()))};
 }
@@ -104,9 +105,9 @@ Page health_page(const toki::http::BackendMonitor& monitor, const toki::Stats& s
 Page ready_page(std::span<const BackendPages> all) {
   std::string why;
   for (const BackendPages& one : all) {
-    if (!one.monitor.serving()) {
+    if (!one.monitor.serving() || one.monitor.silent()) {
       why += fmt::format("{}backend {}{}is {}", why.empty() ? "" : "; ", one.name,
-                         one.name.empty() ? "" : " ", to_string(one.monitor.state()));
+                         one.name.empty() ? "" : " ", one.monitor.status());
     }
   }
   return {.status = why.empty() ? 200U : 503U,
@@ -157,9 +158,10 @@ Page dashboard_page() {
 }  // namespace
 
 Page health_in_short(const toki::http::BackendMonitor& monitor) {
-  const bool ready = monitor.state() == toki::http::BackendMonitor::State::ready;
+  const bool ready =
+      monitor.state() == toki::http::BackendMonitor::State::ready && !monitor.silent();
   return {.status = ready ? 200U : 503U,
-          .body = fmt::format("{{\"status\":\"{}\"}}\n", to_string(monitor.state()))};
+          .body = fmt::format("{{\"status\":\"{}\"}}\n", monitor.status())};
 }
 
 Page error_page(unsigned status, std::string message) {

@@ -41,6 +41,13 @@ constexpr std::size_t kBufferLimit =
 
 using Parser = beast::http::request_parser<beast::http::string_body>;
 
+// Nobody needs long ones, and each is held whole.
+void limit_extension(std::uint64_t /*size*/, beast::string_view extension, beast::error_code& ec) {
+  if (extension.size() > toki::http::kMostChunkExtension) {
+    ec = beast::http::error::bad_chunk_extension;
+  }
+}
+
 // What to tell a client whose request could not be read; nothing when it just left.
 std::optional<HttpError> refusal(const beast::error_code& ec, std::size_t max_body) {
   HttpError error{.status = 400, .type = "invalid_request_error", .message = {}};
@@ -374,6 +381,7 @@ asio::awaitable<bool> Server::one_request(Session& session) {
   Parser& parser = session.parser.emplace();
   parser.header_limit(kHeaderLimit);
   parser.body_limit(limits_.max_body);
+  parser.on_chunk_header(limit_extension);
   session.busy = false;
   stream.expires_after(kIdleLimit);
   const auto header = co_await toki::http::read_header<true>(stream, session.buffer, parser);

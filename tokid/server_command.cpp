@@ -107,18 +107,22 @@ bool is_socket_path(std::string_view host) {
   return host.ends_with(".sock");  // as llama-server tells them from addresses
 }
 
-// As its words and `wanted` (--backend, or null) say, else a free port.
-toki::Result<Address> where_it_listens(const std::vector<std::string>& words, const Address* wanted,
-                                       bool knows_port) {
+Error bad(std::string why) {
+  return {Errc::invalid_argument, std::move(why)};
+}
+
+std::string host_of(const Address* wanted) {
+  return wanted == nullptr ? "127.0.0.1" : wanted->path.empty() ? wanted->host : wanted->path;
+}
+
+// Whether its words and `wanted` (--backend, or null) say the same, and what it can do.
+toki::Status check_place(const std::vector<std::string>& words, const Address* wanted) {
   const auto host = given(words, kHost);
   const auto port = given(words, kPort);
-  const auto bad = [](std::string why) { return Error{Errc::invalid_argument, std::move(why)}; };
   if (wanted != nullptr && wanted->tls) {
     return bad("--backend https://: tokid starts llama-server without TLS; name http:// or unix:");
   }
-  const std::string wanted_host = wanted == nullptr      ? "127.0.0.1"
-                                  : wanted->path.empty() ? wanted->host
-                                                         : wanted->path;
+  const std::string wanted_host = host_of(wanted);
   if (wanted != nullptr && !wanted->path.empty() && !is_socket_path(wanted->path)) {
     return bad(
         fmt::format("--backend {}: llama-server takes it for a socket only when it ends "
@@ -131,6 +135,19 @@ toki::Result<Address> where_it_listens(const std::vector<std::string>& words, co
     return bad(
         fmt::format("--backend {} and the server's own --host and --port differ", wanted->name()));
   }
+  return toki::Done{};
+}
+
+// As its words and `wanted` say, else a free port.
+toki::Result<Address> where_it_listens(const std::vector<std::string>& words, const Address* wanted,
+                                       bool knows_port) {
+  if (auto status = check_place(words, wanted); !status) {
+    return std::move(status).error();
+  }
+  const auto host = given(words, kHost);
+  const auto port = given(words, kPort);
+  const std::string wanted_host = host_of(wanted);
+  const bool local = is_socket_path(host.value_or(wanted_host));
   if (local) {
     const std::string path = std::filesystem::absolute(host.value_or(wanted_host)).string();
     return toki::http::parse_url("unix:" + path);
@@ -192,7 +209,47 @@ toki::Result<ServerCommand> completed(std::vector<std::string> words, const Addr
   return command;
 }
 
+const Address* wanted_by(const Options& options) {
+  return options.backend_given ? &options.backend_address : nullptr;
+}
+
+// As execvp() looks for it.
+int fault_of_program(const std::string& program) {
+  const auto fault_of = [](const std::string& path) {
+    std::error_code ignored;
+    return ::access(path.c_str(), X_OK) != 0              ? errno
+           : std::filesystem::is_directory(path, ignored) ? EACCES
+                                                          : 0;
+  };
+  if (program.empty() || program.find('/') != std::string::npos) {
+    return program.empty() ? ENOENT : fault_of(program);
+  }
+  const char* path = std::getenv("PATH");
+  std::string_view folders = path != nullptr ? path : "/bin:/usr/bin";
+  int fault = ENOENT;
+  for (;;) {
+    const std::string_view folder = folders.substr(0, folders.find(':'));
+    const int now = fault_of(below(std::string(folder.empty() ? "." : folder), program));
+    if (now == 0) {
+      return 0;
+    }
+    fault = now == EACCES ? EACCES : fault;
+    if (folder.size() == folders.size()) {
+      return fault;
+    }
+    folders.remove_prefix(folder.size() + 1);
+  }
+}
+
 }  // namespace
+
+toki::Status check_command(const Options& options) {
+  const std::string& program = options.server[0];
+  if (const int fault = fault_of_program(program); fault != 0) {
+    return bad(fmt::format("cannot start {}: {}", program, std::strerror(fault)));
+  }
+  return check_place(options.server, wanted_by(options));
+}
 
 toki::Result<std::optional<ServerCommand>> complete_command(Options& options) {
   std::optional<ServerCommand> command;
@@ -201,9 +258,7 @@ toki::Result<std::optional<ServerCommand>> complete_command(Options& options) {
     if (const auto made = make_folder(options.slot_dir); !made) {
       return made.error();
     }
-    auto whole =
-        completed(options.server, options.backend_given ? &options.backend_address : nullptr,
-                  options.slot_dir);
+    auto whole = completed(options.server, wanted_by(options), options.slot_dir);
     if (!whole) {
       return whole.error();
     }

@@ -21,6 +21,10 @@ struct ServerCommand {
   std::uint64_t batch = 512;    // prompts are computed in pieces that end at its multiples
 };
 
+/// Whether that command can be meant: its program is there, and nobody says otherwise where it listens.
+/// Starts nothing. Errc::invalid_argument: it cannot.
+toki::Status check_command(const Options& options);
+
 /// What stands behind `--`, or none. Adds --host, --port, -np, --slot-save-path, --cache-ram 0 and
 /// --metrics where they are not given (as a flag or in the environment) and `PROGRAM --help` lists
 /// them. The options learn from it: the backend's address, the slot folder, the batch of --exact.

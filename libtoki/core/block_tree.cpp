@@ -108,13 +108,14 @@ struct TOKI_HIDDEN BlockTree::Impl {
     if (o.max_bytes == 0) {
       return o.max_blocks;
     }
-    // Nodes come in whole pages, of which the root has one; the table has a first segment whatever it holds.
+    // Nodes come in whole pages, and the root is one of them; the table has a first segment. So much there is
+    // in any case.
     const std::size_t fixed =
         KeyTable::reserved_bytes(1) + (o.max_bytes > BigPages::kHeap ? BigPages::kPage : 0);
     const std::size_t a_page =
         kPage * (sizeof(Node) + KeyTable::kMostBytesAnEntry + o.block_size * sizeof(Token));
     const std::size_t all_pages = o.max_bytes > fixed ? (o.max_bytes - fixed) / a_page : 0;
-    return std::min(o.max_blocks, std::max<std::size_t>(all_pages * kPage, 2) - 1);
+    return std::min(o.max_blocks, std::max<std::size_t>(all_pages, 1) * kPage - 1);
   }
   explicit Impl(const BlockTreeOptions& o)
       : options(o),

@@ -21,6 +21,7 @@ constexpr Millis kTrialPatience{60000};
 // Of a log probability, between two runs of one model.
 constexpr double kTolerance = 0.05;
 constexpr double kExactTolerance = 1e-6;
+constexpr int kSilentLooks = 4;  // with limits and intervals at their defaults, some ten seconds
 
 std::string_view to_string(BackendMonitor::State state) noexcept {
   switch (state) {
@@ -30,6 +31,10 @@ std::string_view to_string(BackendMonitor::State state) noexcept {
     case BackendMonitor::State::ready: return "ok";
   }
   return "down";
+}
+
+std::string_view BackendMonitor::status() const noexcept {
+  return silent() ? "silent" : to_string(state_);
 }
 
 BackendMonitor::BackendMonitor(const asio::any_io_executor& executor, LlamaServerBackend& backend,
@@ -110,8 +115,10 @@ asio::awaitable<void> BackendMonitor::look() {
     }
   }
   if (health == Health::silent) {
-    co_return;  // busy, perhaps: no reason to give up what it holds
+    note_silence();
+    co_return;
   }
+  note_answer();
   if (health != Health::ok) {
     was_away_ = was_away_ || (health == Health::down && !identity_.empty());
     const State now = health == Health::down ? State::down : State::loading;
@@ -150,6 +157,22 @@ asio::awaitable<void> BackendMonitor::look() {
   }
   serve_pins();
   co_await unfence();
+}
+
+// No reason to give up what it holds. While it works for us it may be too busy to answer, and then its
+// silence says nothing.
+void BackendMonitor::note_silence() {
+  silent_looks_ = upstream_.in_use() > 0 ? 0 : silent_looks_ + 1;
+  if (silent_looks_ >= kSilentLooks && !std::exchange(silent_, true)) {
+    say(LogLevel::warn, "backend does not answer any more, though it takes connections");
+  }
+}
+
+void BackendMonitor::note_answer() {
+  silent_looks_ = 0;
+  if (std::exchange(silent_, false)) {
+    say(LogLevel::info, "backend answers again");
+  }
 }
 
 asio::awaitable<void> BackendMonitor::adopt(bool restarted) {

@@ -88,11 +88,12 @@ asio::awaitable<void> Proxy::serve(const ClientRequest& request, AnswerWriter& a
                                    ClientWatch& client) {
   const Time started = std::chrono::steady_clock::now();
   const bool plain = request.target.starts_with('/');  // an absolute form may hold a password
-  RequestReport report{.id = request.id,
-                       .method = request.method,
-                       .path = plain ? request.target.substr(0, request.target.find('?')) : "-",
-                       .client = request.client,
-                       .ending = "cancelled"};
+  RequestReport report{
+      .id = request.id,
+      .method = request.method,
+      .path = plain ? request.target.substr(0, request.target.find_first_of("?#")) : "-",
+      .client = request.client,
+      .ending = "cancelled"};
   struct Teller {
     const Proxy& proxy;
     RequestReport& report;

@@ -98,7 +98,7 @@ asio::awaitable<Result<Rendered>> Proxy::Flow::render() {
     co_return Error{Errc::invalid_argument, "too large"};
   }
   const Time begun = std::chrono::steady_clock::now();
-  const std::string_view path = request.target.substr(0, request.target.find('?'));
+  const std::string_view path = request.target.substr(0, request.target.find_first_of("?#"));
   const PromptSource source{path, request.body, authorization_of(request), request.tenant};
   auto tokens = co_await proxy.backend_.async_render(source);
   report.render_ms = since(begun);

@@ -30,7 +30,7 @@ namespace {
 
 constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kLeastRead = std::size_t{8} * 1024;
-constexpr std::size_t kMostChunkLine = std::size_t{4} * 1024;
+constexpr std::size_t kMostChunkLine = kMostChunkExtension + 64;  // with its size
 constexpr std::size_t kMostRead = std::size_t{64} * 1024;
 
 }  // namespace
@@ -357,18 +357,30 @@ std::string_view view(const beast::flat_buffer& buffer) {
   return {static_cast<const char*>(buffer.data().data()), buffer.size()};
 }
 
+// Some clients end a body with a line end that is none of its bytes (RFC 9112, 2.2).
+void drop_empty_lines(beast::flat_buffer& buffer) {
+  while (view(buffer).starts_with("\r\n")) {
+    buffer.consume(2);
+  }
+}
+
 template <bool kRequest>
 asio::awaitable<Moved> read_on(Stream& stream, beast::flat_buffer& buffer,
                                beast::http::basic_parser<kRequest>& parser, Goal goal) {
   Moved moved;
   std::size_t seen = 0;
   while (!reached(goal, parser)) {
+    const bool before = kRequest && !parser.got_some();
+    if (before) {
+      drop_empty_lines(buffer);
+    }
     if (kRequest && !parser.is_header_done() && folded(view(buffer), seen)) {
       moved.ec = beast::http::error::bad_obs_fold;
       break;
     }
-    const std::size_t used =
-        buffer.size() > 0 ? parser.put(buffer.data(), moved.ec) : std::size_t{0};
+    const bool waits =
+        buffer.size() == 0 || (before && view(buffer) == "\r");  // half an empty line
+    const std::size_t used = waits ? std::size_t{0} : parser.put(buffer.data(), moved.ec);
     buffer.consume(used);
     moved.bytes += used;
     seen = buffer.size() - std::min<std::size_t>(buffer.size(), 1);

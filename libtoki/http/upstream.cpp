@@ -197,6 +197,7 @@ asio::awaitable<Status> Upstream::encrypt(Stream& stream) {
 
 asio::awaitable<Result<std::unique_ptr<Connection>>> Upstream::connect() {
   auto connection = std::make_unique<Connection>(executor_);
+  connection->counted = counter_;
   connection->stream.expires_after(kConnectLimit);
   auto found = co_await endpoints();
   if (!found) {
@@ -226,6 +227,10 @@ void Upstream::give_back(std::unique_ptr<Connection> connection) {
   if (idle_.size() > kMaxIdle && trimming_ == nullptr) {
     trim_later();
   }
+}
+
+std::size_t Upstream::in_use() const noexcept {
+  return static_cast<std::size_t>(counter_.use_count()) - 1 - idle_.size();
 }
 
 void Upstream::keep_none() {

@@ -63,7 +63,7 @@ static void tree_bytes(void) {
     const prompt one = counting(first, 1000);
     CHECK(toki_tree_insert(tree, NULL, one.tokens, one.count, NULL, NULL) == TOKI_OK);
   }
-  CHECK(toki_tree_blocks(tree) > 100 && toki_tree_blocks(tree) < 1000);  // of 1,600
+  CHECK(toki_tree_blocks(tree) > 100 && toki_tree_blocks(tree) < 1024);  // of 1,600
   toki_tree_free(tree);
 }
 

@@ -1,5 +1,7 @@
 // An upstream that is down, slow, dying or talking nonsense: one clear answer, and the next request
 // works.
+#include <atomic>
+
 #include "net_test.hpp"
 
 namespace {
@@ -137,6 +139,61 @@ TEST_CASE("an answer that trickles in is passed on whole") {
   CHECK(answer.status == 200);
   CHECK(answer.http.body == body);
   check_next_works(rig);
+}
+
+TEST_CASE("a backend that hangs is not ready until it answers again, and keeps what it holds") {
+  std::atomic<bool> hangs{true};
+  std::atomic<int> looks{0};
+  Rig rig;
+  const std::string body = cc({S(W(100)), M("q")});
+  const Answer first = rig.chat(body);
+  rig.up.on_request([&](const LoggedRequest& request, Connection& connection) {
+    if (!hangs || request.path != "/health") return false;
+    ++looks;
+    connection.wait_peer_gone(milliseconds(30000));
+    return true;
+  });
+  const auto ready = [&] { return get(rig.port(), "/toki/ready").status; };
+  REQUIRE(wait_until([&] { return looks >= 2; }, milliseconds(20000)));
+  const bool early = ready() == 200;
+  CHECK((early || looks >= 4));
+  REQUIRE(wait_until([&] { return ready() == 503; }, milliseconds(60000)));
+  CHECK(looks >= 4);
+  CHECK(get(rig.port(), "/toki/ready").json()["reason"].str() == "backend is silent");
+  const HttpResponse health = get(rig.port(), "/toki/health");
+  CHECK(health.status == 503);
+  CHECK(health.json()["status"].str() == "silent");
+  CHECK(rig.chat(body).cache_n == first.prompt_tokens - 1);
+  hangs = false;
+  REQUIRE(rig.tokid.wait_ready());
+  CHECK(ready() == 200);
+  CHECK(rig.tokid.slot(0).known_tokens + rig.tokid.slot(1).known_tokens >= first.prompt_tokens - 1);
+  CHECK(rig.chat(body).cache_n == first.prompt_tokens - 1);
+  CHECK(rig.tokid.stat("upstream_restarts_total") == 0);
+}
+
+TEST_CASE("a backend that is silent while it works for us stays ready") {
+  std::atomic<bool> works{true};
+  std::atomic<int> looks{0};
+  Rig rig;
+  rig.up.on_request([&](const LoggedRequest& request, Connection& connection) {
+    if (request.path == "/health" && works) {
+      ++looks;
+      connection.wait_peer_gone(milliseconds(30000));
+      return true;
+    }
+    if (!is_generation_path(request.path)) return false;
+    while (works && connection.sleep(milliseconds(10))) {
+    }
+    return false;
+  });
+  Background computes(rig.port(), kChat, cc({M("q")}), milliseconds(90000));
+  REQUIRE(rig.up.wait_generations(1));
+  const int before = looks;
+  REQUIRE(wait_until([&] { return looks >= before + 5; }, milliseconds(60000)));
+  CHECK(get(rig.port(), "/toki/ready").status == 200);
+  works = false;
+  CHECK(computes.join().status == 200);
 }
 
 TEST_CASE("a silent upstream is a 504 for the plain call") {

@@ -54,7 +54,9 @@ TEST_CASE("what two readers may understand differently is refused at once, and g
        {kChunked + "0x2\r\n{}\r\n0\r\n\r\n", 400},
        {kChunked + "2\n{}\n0\n\n", 400},
        {kChunked + chunk("{}", ";a=\"b") + "0\r\n\r\n", 400},
-       {kChunked + chunk("{}", ";a=\"\\\"") + "0\r\n\r\n", 400}}));
+       {kChunked + chunk("{}", ";a=\"\\\"") + "0\r\n\r\n", 400},
+       {kChunked + chunk(cc({M("q")})) + "0\r\nContent-Length: 2\r\n\r\n", 400},
+       {kChunked + chunk(cc({M("q")})) + "0\r\nTransfer-Encoding: chunked\r\n\r\n", 400}}));
   INFO(one.wire);
   RawClient client(rig.port(), milliseconds(5000));
   client.send(one.wire);
@@ -91,6 +93,46 @@ TEST_CASE("a chunked body of any slicing keeps its extensions apart from its byt
   CHECK(client.read_response().status == 200);
   REQUIRE(rig.up.generations().size() == 1);
   CHECK(forwarding_fault(body, rig.up.generations()[0].body()) == "");
+}
+
+TEST_CASE("a chunk's extension may have 4 KiB, however it comes") {
+  Rig rig;
+  const std::string body = cc({M("q")});
+  const int more = GENERATE(0, 1, 5000);
+  const std::size_t piece = GENERATE(1000, 100000);
+  const std::string extension = ";a=" + std::string(4096 - 3 + static_cast<std::size_t>(more), 'x');
+  const std::string last = "0\r\n\r\n";
+  const std::string wire = GENERATE(true, false) ? kChunked + chunk(body, extension) + last
+                                                 : kChunked + chunk(body.substr(0, 9)) +
+                                                       chunk(body.substr(9), extension) + last;
+  INFO(more << " more, in pieces of " << piece);
+  RawClient client(rig.port(), milliseconds(5000));
+  client.send_slowly(wire, piece, milliseconds(0));
+  CHECK(client.read_response().status == (more == 0 ? 200 : 400));
+  CHECK(rig.up.generations().size() == (more == 0 ? 1U : 0U));
+}
+
+TEST_CASE("empty lines before a request are left out, as some clients end a body with one") {
+  Rig rig;
+  RawClient client(rig.port(), milliseconds(5000));
+  const std::string body = cc({M("q")});
+  const std::string post =
+      kPost + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  client.send(post + "\r\n" + post + "\r\n\r\n" + post);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(client.read_response().status == 200);
+  }
+  CHECK(rig.up.generations().size() == 3);
+  SECTION("but nothing else is") {
+    client.send(GENERATE(as<std::string>{}, "\n", "\r\n\n", "\r\r\n", " \r\n") + post);
+    CHECK(client.read_response().status == 400);
+    CHECK(rig.up.generations().size() == 3);
+  }
+  SECTION("and a connection of which no more comes ends") {
+    client.send("\r\n");
+    client.finish_sending();
+    CHECK(client.wait_closed(milliseconds(5000)));
+  }
 }
 
 TEST_CASE(

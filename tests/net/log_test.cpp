@@ -58,6 +58,19 @@ TEST_CASE("a JSON log has one object a line, with the figures of the text") {
   CHECK(Json::parse(requests[3])->operator[]("path").str() == "/v1/models");
 }
 
+TEST_CASE("the log's path ends before a query and before a fragment") {
+  Rig rig;
+  for (const char* rest : {"?a=SECRET", "#SECRET", "#b?SECRET"}) {
+    post_json(rig.port(), std::string(kChat) + rest, cc({M("q")}));
+    get(rig.port(), std::string("/v1/models") + rest);
+  }
+  const auto lines = [&](const char* path) {
+    return lines_with(rig.tokid.log(), std::string("path=") + path + " ").size();
+  };
+  CHECK(wait_until([&] { return lines(kChat) == 3 && lines("/v1/models") == 3; }));
+  CHECK(lines_with(rig.tokid.log(), "SECRET").empty());
+}
+
 TEST_CASE("a request's id comes from the client, goes to the backend and comes back") {
   Rig rig;
   const HttpResponse answer = chat_as(rig, "req-1/\"x\"");

@@ -300,14 +300,18 @@ namespace {
 class Variable {
  public:
   Variable(std::string name, const std::string& value) : name_(std::move(name)) {
+    if (const char* before = std::getenv(name_.c_str())) before_ = before;
     ::setenv(name_.c_str(), value.c_str(), 1);
   }
   Variable(const Variable&) = delete;
   Variable& operator=(const Variable&) = delete;
-  ~Variable() { ::unsetenv(name_.c_str()); }
+  ~Variable() {
+    before_ ? ::setenv(name_.c_str(), before_->c_str(), 1) : ::unsetenv(name_.c_str());
+  }
 
  private:
   std::string name_;
+  std::optional<std::string> before_;
 };
 
 class ConfigFile {
@@ -337,7 +341,7 @@ bool has_line(const std::string& text, const std::string& line) {
 TEST_CASE("a setting comes from the command line, else the environment, else the file") {
   const ConfigFile file(
       "queue-length = 1\nmax-prompts = 2\ntree-mib = 3\ndrop-volatile-line = [\"a \\\"b\", \"c\"]\n"
-      "server = [\"llama-server\", \"-m\", \"x y\"]\n");
+      "server = [\"true\", \"-m\", \"x y\"]\n");
   const Variable config("TOKID_CONFIG", file.path());
   const Variable environment("TOKID_MAX_PROMPTS", "20");
   const Variable both("TOKID_TREE_MIB", "30");
@@ -346,7 +350,7 @@ TEST_CASE("a setting comes from the command line, else the environment, else the
   CHECK(has_line(settings, "max-prompts = 20"));
   CHECK(has_line(settings, "tree-mib = 300"));
   CHECK(has_line(settings, "drop-volatile-line = [\"a \\\"b\", \"c\"]"));
-  CHECK(has_line(settings, "server = [\"llama-server\", \"-m\", \"x y\"]"));
+  CHECK(has_line(settings, "server = [\"true\", \"-m\", \"x y\"]"));
   CHECK(has_line(settings, "kv-gib = 32"));
   SECTION("and what is printed says the same when it is read") {
     ::unsetenv("TOKID_TREE_MIB");
@@ -389,6 +393,84 @@ TEST_CASE("a check of the settings makes no folder and takes no port") {
   const std::string folder = directory.path() + "/state";
   settings_of({"--data-dir", folder, "--listen", "127.0.0.1:" + std::to_string(up.port())});
   CHECK_FALSE(std::filesystem::exists(folder));
+}
+
+TEST_CASE("a check of the settings refuses what the start would, in one line") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() + "/file";
+  std::ofstream(file) << "x";
+  struct Case {
+    std::vector<std::string> options;
+    std::string told;
+  };
+  const auto one = GENERATE_COPY(values<Case>(
+      {{{"--slot-dir", "/nope"}, "--slot-dir /nope"},
+       {{"--slot-dir", file}, "--slot-dir"},
+       {{"--data-dir", file}, "--data-dir"},
+       {{"--data-dir", file + "/below/it"}, "--data-dir"},
+       {{"--record", "/nope/x"}, "--record /nope/x"},
+       {{"--record", directory.path()}, "is a folder"},
+       {{"--listen", "unix:" + file}, "is no socket"},
+       {{"--listen", "unix:/nope/x.sock"}, "--listen unix:/nope/x.sock"},
+       {{"--listen", "127.0.0.1:9", "--listen", "127.0.0.1:9"}, "--listen 127.0.0.1:9"},
+       {{"--listen", "0.0.0.0:9", "--listen", "localhost:9", "--allow-open"}, "0.0.0.0:9"},
+       {{"--listen", "unix:/tmp/x.sock", "--listen", "unix:/tmp/x.sock"}, "takes it already"},
+       {{"--", "/nope/x"}, "cannot start /nope/x: No such file or directory"},
+       {{"--", "no-such-program-anywhere"}, "cannot start no-such-program-anywhere"},
+       {{"--", directory.path()}, "cannot start"},
+       {{"--", file}, "cannot start"},
+       {{"--", "true", "--port", "1"}, ""},
+       {{"--backend", "http://x:2", "--", "true", "--port", "1"}, "differ"}}));
+  std::vector<std::string> all{"--check-config"};
+  all.insert(all.end(), one.options.begin(), one.options.end());
+  Process process(tokid_path(), all);
+  INFO(one.told);
+  CHECK(process.wait_exit() == (one.told.empty() ? 0 : 2));
+  CHECK_THAT(process.err(), Catch::Contains(one.told));
+  CHECK(occurrences(process.err(), "\n") == (one.told.empty() ? 0 : 1));
+}
+
+TEST_CASE("one port twice is refused, any free one may be taken twice") {
+  CHECK(has_line(settings_of({"--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"}),
+                 "listen = [\"127.0.0.1:0\", \"127.0.0.1:0\"]"));
+  CHECK(has_line(settings_of({"--listen", "127.0.0.1:9", "--listen", "[::1]:9"}),
+                 "listen = [\"127.0.0.1:9\", \"[::1]:9\"]"));
+}
+
+TEST_CASE("a path that is given empty is refused, from wherever it comes") {
+  for (const char* name : {"config", "tls-cert", "tls-key", "backend-ca", "data-dir", "slot-dir",
+                           "backend-key-file", "record", "api-keys", "admin-key-file"}) {
+    const std::string option = std::string("--") + name;
+    INFO(name);
+    Process process(tokid_path(), {option, "", "--check-config"});
+    CHECK(process.wait_exit() == 2);
+    CHECK(process.err() == "tokid: " + option + ": names nothing\n");
+    if (option == "--config") continue;
+    const ConfigFile file(std::string(name) + " = \"\"\n");
+    Process reads(tokid_path(), {"--config", file.path(), "--check-config"});
+    CHECK(reads.wait_exit() == 2);
+    CHECK_THAT(reads.err(), Catch::Contains(option + ": names nothing"));
+  }
+}
+
+TEST_CASE("what controls a terminal is shown, not written, and an error stays one line") {
+  const Variable odd("TOKID_KV_GIB", "5\n6\x1b[31m\x7f");
+  Process process(tokid_path(), {"--check-config"});
+  CHECK(process.wait_exit() == 2);
+  CHECK(process.err() == "tokid: --kv-gib: '5\\n6\\x1b[31m\\x7f' is no number\n");
+}
+
+TEST_CASE("a relative XDG_STATE_HOME counts for nothing") {
+  const Variable home("HOME", "/dev/null");  // so it shows when the folder would be there
+  const auto checked = [](const std::string& state) {
+    const Variable variable("XDG_STATE_HOME", state);
+    Process process(tokid_path(), {"--check-config"});
+    return process.wait_exit();
+  };
+  CHECK(checked("state") == 2);
+  CHECK(checked("./state") == 2);
+  CHECK(checked("") == 2);
+  CHECK(checked("/tmp/state") == 0);
 }
 
 TEST_CASE("a bad line in the settings file is named, with what was meant") {

@@ -96,6 +96,21 @@ TEST_CASE("heads: compressed bodies are refused where a body is read, and pass e
   CHECK(refused("/toki/pins", "deflate") == 415);
   CHECK(refused("/v1/chat/completions", "Identity") == 200);
   CHECK(refused("/v1/embeddings", "gzip") == 200);
+  // A base URL's slips reach a call that reads the body.
+  CHECK(refused("//v1/chat/completions", "gzip") == 415);
+  CHECK(refused("/v1/chat/completions/", "gzip") == 415);
+  CHECK(refused("/v1/v1/messages?x=/", "gzip") == 415);
+  CHECK(refused("//v1/embeddings/", "gzip") == 200);
+  CHECK(refused("/v1/chat/completions", "identity, gzip") == 415);
+  const auto twice = [](std::string first, std::string second) {
+    return refuse_coding(head("POST", "/v1/chat/completions",
+                              {{"Content-Encoding", std::move(first)},
+                               {"Content-Encoding", std::move(second)}}))
+        .has_value();
+  };
+  CHECK(twice("identity", "gzip"));
+  CHECK(twice("gzip", "identity"));
+  CHECK_FALSE(twice("identity", "identity"));
   CHECK_FALSE(refuse_coding(head("POST", "/v1/chat/completions", {})));
 }
 

@@ -245,6 +245,30 @@ TEST_CASE("stream: body bytes are not held back for the rest of a chunk's header
   CHECK(got == "hello");
 }
 
+TEST_CASE("stream: empty lines before a request are left out, however they are cut") {
+  Pair pair(any_kind());
+  beast::flat_buffer buffer;
+  beast::http::request_parser<beast::http::string_body> parser;
+  const std::string wire = "\r\n\r\nGET /x HTTP/1.1\r\nHost: x\r\n\r\n";
+  const auto reads = [&]() -> asio::awaitable<void> {
+    pair.stream.expires_after(kLong);
+    const Moved header = co_await read_header<true>(pair.stream, buffer, parser);
+    CHECK(header.ec == beast::error_code());
+  };
+  const auto sends = [&]() -> asio::awaitable<void> {
+    for (const char c : wire) {
+      pair.peer_sends(std::string(1, c));
+      co_await pair.pass(milliseconds(1));
+    }
+  };
+  pair.tasks.spawn(reads());
+  pair.tasks.spawn(sends());
+  pair.run();
+  REQUIRE(parser.is_header_done());
+  CHECK(parser.get().target() == "/x");
+  CHECK(buffer.size() == 0);
+}
+
 TEST_CASE("client watch: a client that closes its side ends the coroutine, only while watched") {
   Pair pair(any_kind());
   const bool watched = GENERATE(true, false);

@@ -89,6 +89,11 @@ class TOKI_EXPORT BackendMonitor {
   bool several_models() const noexcept { return several_models_; }
   /// Requests may be sent.
   bool serving() const noexcept { return state_ == State::trying || state_ == State::ready; }
+  /// It serves, as far as is known, but has not answered for several looks, and not because of our own
+  /// requests. What its slots hold is kept until more is known.
+  bool silent() const noexcept { return serving() && silent_; }
+  /// "silent", or the state's name. Static string.
+  std::string_view status() const noexcept;
   /// What cannot be done with the slots' states, and why, as the last trial found; empty: nothing.
   const std::string& states_why() const noexcept { return states_why_; }
   /// Equal only while KV cache may be shared; the first part of every Scope.
@@ -96,6 +101,8 @@ class TOKI_EXPORT BackendMonitor {
 
  private:
   boost::asio::awaitable<void> look();
+  void note_silence();
+  void note_answer();
   boost::asio::awaitable<void> adopt(bool restarted);
   void serve_pins();
   boost::asio::awaitable<void> unfence();
@@ -126,6 +133,8 @@ class TOKI_EXPORT BackendMonitor {
   bool several_models_ = false;
   bool was_away_ = false;
   bool asleep_ = false;
+  bool silent_ = false;
+  int silent_looks_ = 0;  // in a row, while nothing of ours was under way
   bool needs_trial_ = false;
   bool looking_ = false;
   bool said_no_actions_ = false;

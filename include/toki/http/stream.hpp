@@ -108,8 +108,13 @@ class TOKI_EXPORT Stream {
   std::shared_ptr<State> state_;
 };
 
+/// Of one chunk of a request, with its semicolons. A longer one whose line is not whole yet ends the
+/// reading; of a whole line the parser's owner is told its extensions (on_chunk_header).
+inline constexpr std::size_t kMostChunkExtension = std::size_t{4} * 1024;
+
 /// What lies in `buffer` first, then more from the stream; what follows the message stays there.
-/// read_some() returns as soon as it came further, which may be within a header.
+/// read_some() returns as soon as it came further, which may be within a header. Empty lines (CRLF)
+/// before a request are left out.
 template <bool kRequest>
 boost::asio::awaitable<Moved> read_header(Stream& stream, boost::beast::flat_buffer& buffer,
                                           boost::beast::http::basic_parser<kRequest>& parser);

@@ -54,6 +54,7 @@ struct Connection {
   std::unique_ptr<char[]> piece;     ///< of the body that passes, made by whoever passes one
   bool reused = false;               ///< it was kept after an earlier exchange
   std::chrono::steady_clock::time_point idle_since{};  ///< when it was given back
+  std::shared_ptr<const void> counted;                 ///< by Upstream::in_use()
 };
 
 /// A whole small answer.
@@ -89,6 +90,8 @@ class TOKI_EXPORT Upstream {
   /// Closes what is kept, and keeps nothing from now on. Before that, the deadlines of kept
   /// connections keep an executor from running out of work.
   void keep_none();
+  /// Connections on which something is under way.
+  std::size_t in_use() const noexcept;
   /// True once after an idle connection was found closed by the server: it may have been restarted.
   bool take_suspicion();
 
@@ -117,8 +120,9 @@ class TOKI_EXPORT Upstream {
   std::string authorization_;
   TlsContext tls_;
   std::string tls_failure_;
-  std::vector<std::unique_ptr<Connection>> idle_;        // the latest used last
-  std::shared_ptr<boost::asio::steady_timer> trimming_;  // under way: set
+  std::vector<std::unique_ptr<Connection>> idle_;                   // the latest used last
+  std::shared_ptr<boost::asio::steady_timer> trimming_;             // under way: set
+  std::shared_ptr<const void> counter_ = std::make_shared<char>();  // held by each connection
   bool keeps_ = true;
   bool suspicion_ = false;
 };
