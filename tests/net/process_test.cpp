@@ -397,7 +397,8 @@ TEST_CASE("a check of the settings makes no folder and takes no port") {
 
 TEST_CASE("a check of the settings refuses what the start would, in one line") {
   const TemporaryDirectory directory;
-  const std::string file = directory.path() + "/file";
+  const std::string folder = directory.path();
+  const std::string file = folder + "/file";
   std::ofstream(file) << "x";
   struct Case {
     std::vector<std::string> options;
@@ -409,7 +410,7 @@ TEST_CASE("a check of the settings refuses what the start would, in one line") {
        {{"--data-dir", file}, "--data-dir"},
        {{"--data-dir", file + "/below/it"}, "--data-dir"},
        {{"--record", "/nope/x"}, "--record /nope/x"},
-       {{"--record", directory.path()}, "is a folder"},
+       {{"--record", folder}, "is a folder"},
        {{"--listen", "unix:" + file}, "is no socket"},
        {{"--listen", "unix:/nope/x.sock"}, "--listen unix:/nope/x.sock"},
        {{"--listen", "127.0.0.1:9", "--listen", "127.0.0.1:9"}, "--listen 127.0.0.1:9"},
@@ -417,7 +418,7 @@ TEST_CASE("a check of the settings refuses what the start would, in one line") {
        {{"--listen", "unix:/tmp/x.sock", "--listen", "unix:/tmp/x.sock"}, "takes it already"},
        {{"--", "/nope/x"}, "cannot start /nope/x: No such file or directory"},
        {{"--", "no-such-program-anywhere"}, "cannot start no-such-program-anywhere"},
-       {{"--", directory.path()}, "cannot start"},
+       {{"--", folder}, "cannot start"},
        {{"--", file}, "cannot start"},
        {{"--", "true", "--port", "1"}, ""},
        {{"--backend", "http://x:2", "--", "true", "--port", "1"}, "differ"}}));
