@@ -33,6 +33,11 @@ else()
 endif()
 if(SQLiteCpp_FOUND)
   include(${CMAKE_CURRENT_LIST_DIR}/toki-static.cmake)
+  # A program in C is linked by the C compiler, which does not bring what C++ needs.
+  get_property(toki_languages GLOBAL PROPERTY ENABLED_LANGUAGES)
+  if(NOT "CXX" IN_LIST toki_languages)
+    set_property(TARGET toki::toki_static APPEND PROPERTY INTERFACE_LINK_LIBRARIES stdc++ m)
+  endif()
 endif()
 
 if(NOT TARGET toki::toki)

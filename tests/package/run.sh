@@ -47,6 +47,10 @@ case $which in
     [ "$HTTP" != ON ] || "$work/static/http"
     ! readelf -d "$work/static/consumer" | grep -q libtoki || fail "the static program needs libtoki.so"
     quietly cmake --install "$work/static" --prefix "$work/static/out"
+    quietly cmake -S "$here/find_package_c" -B "$work/static_c" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" \
+      -DEXAMPLE="$(realpath "$here/../../examples/c_prefix.c")"
+    quietly cmake --build "$work/static_c"
+    "$work/static_c/consumer" | grep -qx '1000 tokens, 900 of them reused: hit'
     refused "it has no component 'grpc'; there are: toki, http" -DWANTED_COMPONENTS='toki;grpc'
     refused 'The following configuration files were considered but not accepted' -DWANTED_VERSION=99.0
     [ "$HTTP" = ON ] || refused 'it was built with TOKI_BUILD_HTTP=OFF' -DWANTED_COMPONENTS=http
