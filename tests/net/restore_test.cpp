@@ -123,14 +123,22 @@ TEST_CASE("a restore of which nothing is reused is a failure, and after three no
   KvRig rig(slots(1));
   rig.save(kA);
   rig.up.configure([](Behaviour& b) { b.cache_n = 0; });
-  for (int i = 1; i <= 4; ++i) {
+  const auto attempt = [&](int i) {
     INFO("attempt " << i);
     rig.chat(other(i));
     const Answer again = rig.chat(kA);
     CHECK(again.status == 200);
     CHECK(again.cache_n == 0);
-    CHECK(rig.actions("restore").size() == static_cast<std::size_t>(std::min(i, 3)));
+  };
+  // One whose request overtook its restore, on a slow machine, says nothing of it.
+  for (int i = 1; i <= 20 && rig.tokid.stat("restore_failures_total") < 3; ++i) {
+    attempt(i);
   }
+  CHECK(rig.tokid.stat("restore_failures_total") == 3);
+  const std::size_t made = rig.actions("restore").size();
+  CHECK(made >= 3);
+  attempt(21);
+  CHECK(rig.actions("restore").size() == made);
   CHECK(rig.tokid.stat("restore_failures_total") == 3);
   CHECK(rig.tokid.stat("source_disk") == 0);
   CHECK(rig.tokid.stat("class_hit") == 0);
