@@ -1,5 +1,8 @@
 // Streams: bytes untouched and at once, keep-alives only where they may be, ends that tell the
 // truth.
+#include <atomic>
+#include <thread>
+
 #include "net_test.hpp"
 
 namespace {
@@ -445,8 +448,17 @@ TEST_CASE("a head goes out before its body, also when a part of a chunk's size c
   client.send_request("GET", "/slow");
   HttpResponse response = client.read_head();
   CHECK(response.status == 200);
-  rig.up.wake();
+  // The head may be here before its sender waits.
+  std::atomic<bool> read = false;
+  std::thread waker([&] {
+    while (!read) {
+      rig.up.wake();
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+  });
   client.read_rest(response);
+  read = true;
+  waker.join();
   CHECK(response.whole());
   CHECK(response.body == "hello");
 }
