@@ -416,3 +416,57 @@ TEST_CASE("of two cold requests with one prefix one computes it and the other ge
     CHECK(rig.tokid.wait_stat("requests_cancelled", 1));
   }
 }
+
+// A state that cannot be cut serves only prompts that begin with all of it, so one is kept where prompts part.
+TEST_CASE("where states cannot be cut the system message is computed and saved by itself") {
+  KvRig rig;
+  int restores = 0;
+  rig.up.on_request([&](const LoggedRequest& request, Connection& connection) {
+    // The trial restores whole, then a part.
+    if (request.query != "action=restore" || ++restores != 2) return false;
+    connection.respond(500, R"({"error":{"code":500,"message":"no","type":"server_error"}})");
+    return true;
+  });
+  rig.restart();
+  REQUIRE(rig.tokid.stat("can_cut") == 0);
+  const std::string system = W(1200);
+  REQUIRE(rig.chat(cc({S(system), M("q1")})).status == 200);
+  const auto alone = rig.up.requests_to("POST", "/completion");
+  REQUIRE_FALSE(alone.empty());
+  CHECK(alone.front().json()["n_predict"].integer() == 0);
+  for (int i = 0; i < 3; ++i) CHECK(rig.chat(cc({M(W(900 + i))})).status == 200);
+  CHECK(rig.chat(cc({S(system), M("q2")})).cache_n >= 1000);
+  const std::string messages = R"({"model":"m","max_tokens":4,"system":)" + quote(W(1300)) +
+                               R"(,"messages":[{"role":"user","content":"q"}]})";
+  CHECK(rig.post("/v1/messages", messages).status == 200);
+}
+
+TEST_CASE("exact mode says at its start what it reuses, or why it reuses nothing") {
+  TemporaryDirectory folder;
+  Behaviour behaviour;
+  SECTION("states are saved and cut") {
+    behaviour.slot_dir = folder.path();
+    const Rig rig(behaviour, {"--exact", "--slot-dir", folder.path()});
+    CHECK(wait_until(
+        [&] { return rig.tokid.log().find("multiples of 512 tokens") != std::string::npos; }));
+  }
+  SECTION("they are not") {
+    const Rig rig(behaviour, {"--exact"});
+    CHECK(wait_until([&] {
+      return rig.tokid.log().find("every prompt is computed whole") != std::string::npos;
+    }));
+  }
+  SECTION("nor can it be seen whether a slot works") {
+    Rig rig(behaviour, {"--exact"});
+    rig.up.on_request([](const LoggedRequest& request, Connection& connection) {
+      if (request.path != "/slots") return false;
+      connection.respond(501, R"({"error":{"code":501,"message":"no","type":"not_supported"}})");
+      return true;
+    });
+    rig.up.stop();
+    rig.up.start();
+    CHECK(wait_until([&] {
+      return rig.tokid.log().find("exact mode needs the backend's /slots") != std::string::npos;
+    }));
+  }
+}
