@@ -16,7 +16,7 @@ constexpr std::chrono::milliseconds kLookAgain{250};
 
 }  // namespace
 
-struct ClientWatch::State : std::enable_shared_from_this<State> {
+struct TOKI_HIDDEN ClientWatch::State : std::enable_shared_from_this<State> {
   State(Stream& c, asio::cancellation_signal& s)
       : client(c), serving(s), look_again(client.executor()) {}
 
