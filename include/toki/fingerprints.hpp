@@ -22,15 +22,18 @@ namespace toki {
 /// Tells models of one name and shape apart by how they continue a prompt, across runs.
 class TOKI_EXPORT Fingerprints {
  public:
+  /// Of a log probability (nats), between two runs of one model: other batches and other builds give
+  /// other last digits.
+  static constexpr double kTolerance = 0.05;
+
   /// Reads `path`, where it is there; lines that are damaged are left out.
   explicit Fingerprints(std::string path);
 
   /// The number under which this model was seen before, or a new one that was never used.
   /// `identity`: what it says of itself; `tokens` and `logprobs`: its greedy continuation of one
-  /// fixed prompt. Log probabilities may differ by `tolerance` (nats) between two runs of one model:
-  /// other batches and other builds give other last digits.
+  /// fixed prompt. Log probabilities may differ by `tolerance` (nats).
   std::uint64_t number_of(const std::string& identity, TokenSpan tokens,
-                          std::span<const double> logprobs, double tolerance = 0.05);
+                          std::span<const double> logprobs, double tolerance = kTolerance);
 
  private:
   struct Model {

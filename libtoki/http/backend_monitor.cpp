@@ -18,9 +18,7 @@ namespace asio = boost::asio;
 // asking more often would keep an abandoned generation alive.
 constexpr Millis kSlotsInterval{1500};
 constexpr Millis kTrialPatience{60000};
-// Of a log probability, between two runs of one model.
-constexpr double kTolerance = 0.05;
-constexpr double kExactTolerance = 1e-6;
+constexpr double kExactTolerance = 1e-6;  // of a log probability, in exact mode
 constexpr int kSilentLooks = 4;  // with limits and intervals at their defaults, some ten seconds
 
 std::string_view to_string(BackendMonitor::State state) noexcept {
@@ -309,7 +307,7 @@ asio::awaitable<void> BackendMonitor::try_slot_states(std::uint32_t slots) {
     // In exact mode the trial ran alone, in one batch: what differs at all is another model.
     const std::uint64_t number = states.fingerprints->number_of(
         said_identity_, found.reference.tokens, found.reference.logprobs,
-        options_.exact_batch > 0 ? kExactTolerance : kTolerance);
+        options_.exact_batch > 0 ? kExactTolerance : Fingerprints::kTolerance);
     identity_ = scoped(Scope({said_identity_, std::to_string(number), found.layout}).bytes());
   }
   engine_.set_abilities(found.abilities);
