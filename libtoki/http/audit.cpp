@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "http/idle_looks.hpp"
+
 namespace toki::http {
 
 namespace asio = boost::asio;
@@ -22,7 +24,6 @@ using Time = std::chrono::steady_clock::time_point;
 namespace {
 
 constexpr Millis kLook{250};
-constexpr int kIdleLooks = 2;  // in a row, before an audit begins
 constexpr std::chrono::minutes kAnswerLimit{30};
 
 bool is_zero(const JsonField* field) {
@@ -120,15 +121,13 @@ void Audit::drop_old() {
 }
 
 asio::awaitable<void> Audit::run() {
-  int idle = 0;
+  IdleLooks looks;
   for (;;) {
     look_.expires_after(kLook);
     co_await look_.async_wait(asio::use_awaitable);
     drop_old();
-    const bool quiet = clients_ == 0 && setup_.monitor.serving() &&
-                       setup_.engine.idle_slots() == setup_.engine.slots();
-    idle = quiet ? idle + 1 : 0;
-    if (idle >= kIdleLooks && !waiting_.empty()) {
+    const bool idle = looks.idle(setup_.engine);
+    if (idle && clients_ == 0 && setup_.monitor.serving() && !waiting_.empty()) {
       co_await next();
     }
   }

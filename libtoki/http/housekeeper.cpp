@@ -6,6 +6,8 @@
 #include <chrono>
 #include <utility>
 
+#include "http/idle_looks.hpp"
+
 namespace toki::http {
 
 namespace asio = boost::asio;
@@ -14,7 +16,6 @@ namespace {
 
 constexpr Millis kLook{250};
 constexpr Millis kBusyPause{20};     // of a flush, while slots are busy
-constexpr int kIdleLooks = 2;        // in a row, before something is done
 constexpr int kDiscardLooks = 4;     // once a second
 constexpr int kMaintainLooks = 240;  // once a minute
 
@@ -51,13 +52,12 @@ asio::awaitable<Housekeeper::Chore> Housekeeper::do_one(bool while_busy) {
 }
 
 asio::awaitable<void> Housekeeper::run() {
-  int idle = 0;
+  IdleLooks looks;
   for (int look = 1;; ++look) {
     timer_.expires_after(kLook);
     co_await timer_.async_wait(asio::use_awaitable);
     watch();
-    idle = engine_.idle_slots() == engine_.slots() ? idle + 1 : 0;
-    if (idle >= kIdleLooks) {
+    if (looks.idle(engine_)) {
       while (co_await do_one(false) != Chore::none) {
       }
     }
