@@ -22,7 +22,11 @@ def row(line):
     head, *rest = cells(line)
     if re.fullmatch(r"[-\s]*", head):
         return []
-    if len(rest) == 2 and rest[0] and rest[0] != "none":
+    if len(rest) == 4:  # of the options
+        default, values, reloaded, told = rest
+        rest = [f"Default: {default}." if default not in ("", "none") else "",
+                f"Values: {values}." if values else "", "SIGHUP changes it." if reloaded else "", told]
+    elif len(rest) == 2 and rest[0] and rest[0] != "none":
         rest[0] = f"Default: {rest[0]}."
     elif len(rest) == 2:
         rest = rest[1:]
@@ -38,7 +42,7 @@ def page(lines, version):
     ]
     in_table = False
     paragraph = []  # code may go over the end of a line
-    for line in [*(line.rstrip("\n") for line in lines[1:]), ""]:
+    for line in [*(line.rstrip("\n") for line in lines[1:] if not line.startswith("<!--")), ""]:
         plain = line != "" and not line.startswith(("## ", "|", "    "))
         if plain:
             paragraph.append(line)

@@ -162,8 +162,8 @@ std::string default_of(const CLI::Option& option) {
 // A number that is written otherwise is read from a string as well.
 std::string toml_value(const CLI::Option& option, const std::string& value) {
   const std::string type = option.get_type_name();
-  const bool number =
-      type.starts_with("UINT") || type.starts_with("INT") || type.starts_with("FLOAT");
+  const std::string name = type.substr(0, type.find(':'));
+  const bool number = name == "N" || name == "X";
   const bool flag = option.get_expected_max() == 0 && (value == "true" || value == "false");
   return flag || (number && is_number(value)) ? value : quoted_text(value);
 }

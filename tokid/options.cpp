@@ -213,6 +213,33 @@ void add_options(CLI::App& app, Options& o) {
       ->check(CLI::IsMember({"text", "json"}));
 }
 
+// What --help calls the values, and docs/options.md after it (tests/options_table.py).
+void name_values(CLI::App& app) {
+  constexpr std::array<std::pair<std::string_view, const char*>, 22> kNames{{
+      {"config", "FILE"},         {"tls-cert", "FILE"},         {"tls-key", "FILE"},
+      {"backend-ca", "FILE"},     {"backend-key-file", "FILE"}, {"api-keys", "FILE"},
+      {"admin-key-file", "FILE"}, {"record", "FILE"},           {"data-dir", "DIR"},
+      {"slot-dir", "DIR"},        {"backend", "URL"},           {"embed-backend", "URL"},
+      {"model", "NAME=URL"},      {"host-name", "NAME"},        {"cors-origin", "ORIGIN"},
+      {"listen", "WHERE"},        {"socket-mode", "MODE"},      {"drop-volatile-line", "TEXT"},
+      {"keepalive-form", "FORM"}, {"log-format", "FORM"},       {"log-level", "LEVEL"},
+      {"audit-cosine", "X"},
+  }};
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (type.starts_with("UINT") || type.starts_with("INT")) {
+      option->type_name("N");
+    }
+  }
+  for (const auto& [option, name] : kNames) {
+    app.get_option(fmt::format("--{}", option))->type_name(name);
+  }
+  for (const std::string_view name : kReloadable) {
+    CLI::Option* option = app.get_option(fmt::format("--{}", name));
+    option->description(option->get_description() + " [SIGHUP]");
+  }
+}
+
 // What the command line left open.
 Status settle(CLI::App& app, Options& options) {
   if (auto status = check_environment(app); !status) {
@@ -261,12 +288,14 @@ Parsed parse_options(int argc, char** argv) {
   CLI::App app{
       "tokid sits between OpenAI-API clients and llama-server and recycles KV caches.\n"
       "Behind `--` it starts llama-server itself, with the flags that toki needs:\n"
-      "  tokid [OPTIONS] -- llama-server -m model.gguf ...",
+      "  tokid [OPTIONS] -- llama-server -m model.gguf ...\n"
+      "Options with [SIGHUP] change in a tokid that runs when it gets that signal.",
       "tokid"};
   app.option_defaults()->always_capture_default();
   app.set_version_flag("--version", std::string("tokid ") + toki::version());
   add_options(app, options);
   refuse_empty_paths(app);
+  name_values(app);
   name_in_environment(app);
   try {
     app.parse(own, argv);

@@ -183,7 +183,8 @@ struct TOKI_HIDDEN Engine::Impl {
   std::vector<SlotView> view(const Query& query) const;
   Plan choose(const Query& query, const Found& found) const;
   bool unsettled() const;
-  std::vector<PromptChange> remember(const Ticket::Impl& ticket, const Embedding& hash);
+  std::vector<PromptChange> remember(const Ticket::Impl& ticket, const Embedding& hash,
+                                     Account& account);
   double prefill_rate() const { return prefill_ms > 0 ? prefill_ms : options.prefill_ms_per_token; }
   // Where the store gives most of what is known anyway, the backend's cache has to earn it.
   double first_trust() const { return abilities.saves && store != nullptr ? 0.5 : 1.0; }
@@ -245,6 +246,8 @@ struct TOKI_HIDDEN Engine::Impl {
   void broken_off(Ticket::Impl& ticket);
   void release(Ticket::Impl& ticket);
   void settle_content(Ticket::Impl& ticket, const Outcome& outcome, const Account& account);
+  void settle_slots(Ticket::Impl& ticket, const Outcome& outcome, const Account& account);
+  void settle_outdated(const Ticket::Impl& ticket);
   Account account(const Ticket::Impl& ticket, const Outcome& outcome);
   void judge_restore(const Ticket::Impl& ticket, const Account& account);
   void count(const Ticket::Impl& ticket, const Outcome& outcome, const Account& account);

@@ -310,8 +310,8 @@ bool Engine::Impl::doubts(const Ticket::Impl& ticket, const Outcome& outcome) co
 }
 
 // What a completed request leaves behind, for the tree, the known prompts and whoever keeps them.
-std::vector<PromptChange> Engine::Impl::remember(const Ticket::Impl& ticket,
-                                                 const Embedding& hash) {
+std::vector<PromptChange> Engine::Impl::remember(const Ticket::Impl& ticket, const Embedding& hash,
+                                                 Account& account) {
   tree.insert(ticket.scope, ticket.tokens);
   tree_overflowed = tree_overflowed || tree.blocks() >= tree.capacity();
   const Embedding* model =
@@ -320,6 +320,8 @@ std::vector<PromptChange> Engine::Impl::remember(const Ticket::Impl& ticket,
   std::vector<PromptChange> changes;
   if (done.prompt != nullptr) {
     next_prompt += done.prompt->id == next_prompt ? 1 : 0;
+    account.prompt = done.prompt->id;
+    account.wants_embedding = done.prompt->embedding.kind != EmbeddingKind::model;
     PromptChange change{.kind = PromptChange::Kind::used, .prompt = {}};
     if (tell && done.is_new) {
       change = {.kind = PromptChange::Kind::put, .prompt = *done.prompt};
@@ -438,6 +440,32 @@ void Ticket::settle(std::span<const std::uint32_t> in_use) {
   impl_->engine->notify();
 }
 
+// The slot of an ended request. REQUIRES the backend to be that of its ticket, and it to be sent.
+void Engine::Impl::settle_slots(Ticket::Impl& ticket, const Outcome& outcome,
+                                const Account& account) {
+  settle_content(ticket, outcome, account);
+  if (ticket.spoilt || !ticket.steps.empty()) {
+    pool.erase_before_use(*ticket.slot);
+  }
+  // Of several it may be in, none is to be trusted. In exact mode nobody runs beside one that is left
+  // either.
+  const bool left = outcome.ending == Ending::cancelled || outcome.ending == Ending::failed;
+  if (outcome.ending == Ending::stalled || (exact() && left)) {
+    for (const std::uint32_t slot : ticket.claimed) {
+      pool.fence(slot, true);
+    }
+  }
+}
+
+// The backend was started again, or is another one, since the request was sent.
+void Engine::Impl::settle_outdated(const Ticket::Impl& ticket) {
+  for (const std::uint32_t slot : ticket.claimed) {
+    if (slot < pool.size() && lessee[slot] == &ticket) {
+      pool.set_unknown(slot);
+    }
+  }
+}
+
 Account Ticket::finish(const Outcome& outcome) && {
   const auto ticket = std::move(impl_);
   TOKI_CHECK(ticket != nullptr);
@@ -460,33 +488,15 @@ Account Ticket::finish(const Outcome& outcome) && {
       engine->judge_choice(*ticket, outcome, account);
       const bool doubted = !account.elsewhere && engine->doubts(*ticket, outcome);
       doubt = doubted ? engine->doubt : nullptr;
-      engine->settle_content(*ticket, outcome, account);
-      if (ticket->spoilt || !ticket->steps.empty()) {
-        engine->pool.erase_before_use(*ticket->slot);
-      }
+      engine->settle_slots(*ticket, outcome, account);
       if (whole && !account.tokenization_mismatch && !account.integrity_fault) {
-        changes = engine->remember(*ticket, hash);
-        const PromptRecord* kept = engine->known.find(changes.empty() ? 0 : changes[0].prompt.id);
-        account.prompt = kept == nullptr ? 0 : kept->id;
-        account.wants_embedding = kept != nullptr && kept->embedding.kind != EmbeddingKind::model;
+        changes = engine->remember(*ticket, hash, account);
         tell = engine->tell;
-      }
-      // Of several it may be in, none is to be trusted. In exact mode nobody runs beside one that is
-      // left either.
-      const bool left = outcome.ending == Ending::cancelled || outcome.ending == Ending::failed;
-      if (outcome.ending == Ending::stalled || (engine->exact() && left)) {
-        for (const std::uint32_t slot : ticket->claimed) {
-          engine->pool.fence(slot, true);
-        }
       }
     } else if (current && ticket->step_begun) {
       engine->broken_off(*ticket);
     } else if (!current && ticket->sent) {
-      for (const std::uint32_t slot : ticket->claimed) {
-        if (slot < engine->pool.size() && engine->lessee[slot] == ticket.get()) {
-          engine->pool.set_unknown(slot);
-        }
-      }
+      engine->settle_outdated(*ticket);
     }
     engine->release(*ticket);
     engine->assign_pins();

@@ -126,6 +126,11 @@ asio::awaitable<void> BackendMonitor::look() {
     state_ = now;
     co_return;
   }
+  co_await look_closer();
+}
+
+// At a backend that is well: is it the one that is known?
+asio::awaitable<void> BackendMonitor::look_closer() {
   const auto said = co_await backend_.async_props();
   if (!said) {
     if (state_ != State::loading) {

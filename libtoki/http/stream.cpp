@@ -364,33 +364,39 @@ void drop_empty_lines(beast::flat_buffer& buffer) {
   }
 }
 
+// Gives the parser what was read. How much of it went in; none: more is needed. `seen`: what needs no
+// second look for a folded line.
+template <bool kRequest>
+std::size_t feed(beast::http::basic_parser<kRequest>& parser, beast::flat_buffer& buffer,
+                 std::size_t& seen, error_code& ec) {
+  const bool before = kRequest && !parser.got_some();
+  if (before) {
+    drop_empty_lines(buffer);
+  }
+  if (kRequest && !parser.is_header_done() && folded(view(buffer), seen)) {
+    ec = beast::http::error::bad_obs_fold;
+    return 0;
+  }
+  const bool waits = buffer.size() == 0 || (before && view(buffer) == "\r");  // half an empty line
+  const std::size_t used = waits ? std::size_t{0} : parser.put(buffer.data(), ec);
+  buffer.consume(used);
+  seen = buffer.size() - std::min<std::size_t>(buffer.size(), 1);
+  if (ec == beast::http::error::need_more) {
+    const bool broken = kRequest && parser.is_header_done() && parser.chunked() && used == 0 &&
+                        broken_chunk_line(view(buffer));
+    ec = broken ? error_code(beast::http::error::bad_chunk_extension) : error_code();
+  }
+  return used;
+}
+
 template <bool kRequest>
 asio::awaitable<Moved> read_on(Stream& stream, beast::flat_buffer& buffer,
                                beast::http::basic_parser<kRequest>& parser, Goal goal) {
   Moved moved;
   std::size_t seen = 0;
   while (!reached(goal, parser)) {
-    const bool before = kRequest && !parser.got_some();
-    if (before) {
-      drop_empty_lines(buffer);
-    }
-    if (kRequest && !parser.is_header_done() && folded(view(buffer), seen)) {
-      moved.ec = beast::http::error::bad_obs_fold;
-      break;
-    }
-    const bool waits =
-        buffer.size() == 0 || (before && view(buffer) == "\r");  // half an empty line
-    const std::size_t used = waits ? std::size_t{0} : parser.put(buffer.data(), moved.ec);
-    buffer.consume(used);
+    const std::size_t used = feed(parser, buffer, seen, moved.ec);
     moved.bytes += used;
-    seen = buffer.size() - std::min<std::size_t>(buffer.size(), 1);
-    if (moved.ec == beast::http::error::need_more) {
-      moved.ec = {};
-      if (kRequest && parser.is_header_done() && parser.chunked() && used == 0 &&
-          broken_chunk_line(view(buffer))) {
-        moved.ec = beast::http::error::bad_chunk_extension;
-      }
-    }
     if (moved.ec || (goal == Goal::progress && used > 0)) {
       break;
     }

@@ -523,27 +523,3 @@ TEST_CASE("SIGHUP reads the settings again, all or none") {
   CHECK(reload("max-body-mib = 2\nnonsense = 1\n", "the old settings stay"));
   CHECK(post_json(tokid.port(), kChat, big).status == 200);
 }
-
-TEST_CASE("the options' page names every setting with its default") {
-  const std::string settings = settings_of({});
-  std::ifstream file(TOKI_SOURCE_DIR "/docs/options.md");
-  std::stringstream page;
-  page << file.rdbuf();
-  std::istringstream lines(settings);
-  for (std::string line; std::getline(lines, line);) {
-    const std::string setting = line.substr(line.starts_with("# ") ? 2 : 0);
-    const std::string name = setting.substr(0, setting.find(' '));
-    std::string value = setting.substr(setting.find('=') + 1);
-    value.erase(std::remove_if(value.begin(), value.end(),
-                               [](char c) {
-                                 return std::string_view(" \"[]").find(c) != std::string_view::npos;
-                               }),
-                value.end());
-    INFO(name << " = " << value);
-    const std::size_t row = page.str().find("\n| `--" + name);
-    REQUIRE(row != std::string::npos);
-    const std::string text = page.str().substr(row + 1, page.str().find('\n', row + 1) - row - 1);
-    CHECK((value.empty() || text.find("| " + value + " |") != std::string::npos ||
-           text.find("| `" + value + "` |") != std::string::npos));
-  }
-}

@@ -189,6 +189,7 @@ TEST_CASE("a longer version in the server's own cache is not spoilt by a shorter
   KvRig rig(behaviour);
   const std::string grown = W(1000) + " " + words("grown", 2000);
   rig.save(cc({S(W(1000)), M("q")}));
+  REQUIRE(rig.tokid.stat("can_save") == 1);
   // From here on nothing more gets to disk, so that it keeps the short version.
   rig.up.on_request([](const LoggedRequest& request, Connection& connection) {
     if (request.query != "action=save") return false;
@@ -198,7 +199,6 @@ TEST_CASE("a longer version in the server's own cache is not spoilt by a shorter
   const auto& long_chat = cc({S(grown), M("q")});
   REQUIRE(rig.chat(long_chat).status == 200);
   REQUIRE(rig.chat(cc({M("a title")})).status == 200);
-  REQUIRE(rig.tokid.stat("can_save") == 1);
   rig.up.clear_log();
   const Answer next = rig.chat(cc({S(grown), M("q"), R("ok"), M("q2")}));
   CHECK(next.reason == "backend_cache");

@@ -101,6 +101,7 @@ class TOKI_EXPORT BackendMonitor {
 
  private:
   boost::asio::awaitable<void> look();
+  boost::asio::awaitable<void> look_closer();
   void note_silence();
   void note_answer();
   boost::asio::awaitable<void> adopt(bool restarted);
