@@ -10,10 +10,14 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdio>
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <poll.h>
+#include <string>
+#include <unistd.h>
 #include <utility>
 
 namespace tokid {
@@ -50,19 +54,43 @@ class GatheredStderr final : public spdlog::sinks::base_sink<std::mutex>,
 
  private:
   static constexpr std::size_t kMostBytes = std::size_t{64} * 1024;
+  static constexpr std::size_t kMostKept = std::size_t{1024} * 1024;
 
   void turn_ended() {
     const std::lock_guard lock(mutex_);
     posted_ = false;
     write_out();
   }
+  // Never waits: a pipe that nobody reads must not hold up the event loop. What has no room is kept for
+  // the next time, up to kMostKept, then dropped and counted.
   void write_out() {
-    std::fwrite(lines_.data(), 1, lines_.size(), stderr);
+    kept_.append(lines_.data(), lines_.size());
     lines_.clear();
+    std::size_t written = 0;
+    while (written < kept_.size()) {
+      pollfd entry{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+      if (::poll(&entry, 1, 0) != 1) {
+        break;
+      }
+      // A pipe that is ready takes so much at once.
+      const std::size_t piece = std::min<std::size_t>(kept_.size() - written, PIPE_BUF);
+      const auto got = ::write(STDERR_FILENO, kept_.data() + written, piece);
+      written = got >= 0 ? written + static_cast<std::size_t>(got) : kept_.size();
+    }
+    kept_.erase(0, written);
+    if (kept_.size() > kMostKept) {
+      dropped_ += static_cast<std::size_t>(std::count(kept_.begin(), kept_.end(), '\n'));
+      kept_.clear();
+    } else if (kept_.empty() && dropped_ > 0) {
+      const auto count = std::exchange(dropped_, 0);
+      kept_ = fmt::format("tokid: {} lines of the log were dropped: nobody read them\n", count);
+    }
   }
 
   asio::any_io_executor executor_;  // none: every line is written at once
   spdlog::memory_buf_t lines_;
+  std::string kept_;         // written before what comes next
+  std::size_t dropped_ = 0;  // lines
   bool posted_ = false;
 };
 

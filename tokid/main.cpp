@@ -42,8 +42,8 @@ int main(int argc, char** argv) {
   give_back_large_buffers();
   raise_descriptor_limit();
   std::signal(SIGPIPE, SIG_IGN);
-  const auto read_settings = [=] { return parse_options(argc, argv); };
-  const Parsed parsed = read_settings();
+  std::signal(SIGHUP, SIG_IGN);  // until the daemon takes it: there is nothing to read again yet
+  const Parsed parsed = parse_options(argc, argv);
   if (!parsed.run) {
     fmt::print(parsed.exit_code == 0 ? stdout : stderr, "{}", parsed.text);
     return parsed.exit_code;
@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
     return fail(opened.error());
   }
   say_where(daemon, options);
-  daemon.run(read_settings, parsed.text);
+  daemon.run([=] { return parse_options(argc, argv, true); }, parsed.text);
   io.run();
   return daemon.exit_code();
 }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
 
 #include "config_file.hpp"
@@ -240,15 +241,33 @@ void name_values(CLI::App& app) {
   }
 }
 
+Status refuse_pipes(const Options& options) {
+  for (const std::string* file : {&options.config, &options.tls_cert, &options.tls_key,
+                                  &options.backend_ca, &options.backend_key_file}) {
+    std::error_code ignored;
+    if (std::filesystem::is_fifo(*file, ignored)) {
+      return toki::Error{toki::Errc::invalid_argument,
+                         fmt::format("{}: a pipe cannot be read again", *file)};
+    }
+  }
+  return toki::Done{};
+}
+
 // What the command line left open.
-Status settle(CLI::App& app, Options& options) {
+Status settle(CLI::App& app, Options& options, bool again) {
   if (auto status = check_environment(app); !status) {
+    return status;
+  }
+  if (auto status = refuse_pipes(options); again && !status) {
     return status;
   }
   if (!options.config.empty()) {
     if (auto status = read_config(app, options.config, options.server); !status) {
       return status;
     }
+  }
+  if (auto status = refuse_pipes(options); again && !status) {
+    return status;  // those that the file names
   }
   options.backend_given = app.count("--backend") > 0;
   return check_options(options);
@@ -274,7 +293,7 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
-Parsed parse_options(int argc, char** argv) {
+Parsed parse_options(int argc, char** argv, bool again) {
   Parsed parsed;
   Options& options = parsed.options;
   int own = argc;
@@ -312,7 +331,7 @@ Parsed parse_options(int argc, char** argv) {
     parsed.text = "tokid: nothing stands after --\n";
     return parsed;
   }
-  if (auto status = settle(app, options); !status) {
+  if (auto status = settle(app, options, again); !status) {
     parsed.exit_code = 2;
     parsed.text = fmt::format("tokid: {}\n", one_line(status.error().detail));
     return parsed;

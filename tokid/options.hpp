@@ -119,7 +119,8 @@ std::string one_line(std::string_view text);
 /// Whether other machines can connect there.
 bool reachable(const ListenAddress& address);
 
-Parsed parse_options(int argc, char** argv);
+/// `again`: a tokid that runs must not wait for a file that is a pipe, so that is refused then.
+Parsed parse_options(int argc, char** argv, bool again = false);
 /// Reads what stands in the options as words; a part of parse_options(). The data folder is there then.
 toki::Status check_options(Options& options);
 

@@ -10,8 +10,10 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <array>
+#include <exception>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -211,6 +213,8 @@ asio::awaitable<void> Server::serve(toki::http::Stream::Socket socket, toki::htt
     }
   } catch (const boost::system::system_error&) {
     // The client is gone or does not read: nobody is left to be told.
+  } catch (const std::exception& error) {
+    spdlog::error("a connection ended by a fault of ours: {}", error.what());
   }
   if (session.watch.left()) {
     co_return;

@@ -40,6 +40,7 @@ toki::Result<pid_t> spawn(const std::vector<std::string>& words, int output) {
     } else {
       ::dup2(STDERR_FILENO, STDOUT_FILENO);  // our stdout is for our own lines
     }
+    std::signal(SIGHUP, SIG_DFL);
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -22,6 +22,10 @@ inline double milliseconds(std::chrono::steady_clock::duration time) {
 
 inline void smooth(double& mean, double value) {
   constexpr double kNewest = 0.3;  // weight of the newest measurement
+  constexpr double kMost = 1e9;    // ms: more is nonsense that a backend says
+  if (!(value >= 0 && value <= kMost)) {
+    return;
+  }
   mean = mean <= 0 ? value : mean + kNewest * (value - mean);
 }
 

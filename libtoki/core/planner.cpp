@@ -161,8 +161,8 @@ Reason reason_for(const Option& option, const PlanQuery& query) {
 }
 
 bool better(const Option& a, const Option& b) {
-  return a.ms < b.ms ||
-         (a.ms == b.ms && b.slot != nullptr && a.slot->last_used < b.slot->last_used);
+  return b.slot == nullptr || a.ms < b.ms ||
+         (a.ms == b.ms && a.slot->last_used < b.slot->last_used);
 }
 
 // The cheapest idle slot, with its own content or with `origin`.

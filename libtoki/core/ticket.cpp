@@ -201,7 +201,8 @@ void Engine::Impl::measure(const Ticket::Impl& ticket, const Outcome& outcome) {
   longest_answer = std::max(longest_answer, outcome.generated_tokens);
   const std::uint64_t cached = outcome.cached_tokens.value_or(0);
   const std::uint64_t prompt = outcome.prompt_tokens.value_or(0);
-  if (outcome.prompt_ms > 0 && prompt >= cached + kMinMeasuredTokens && !ticket.prefilled_cached) {
+  if (outcome.prompt_ms > 0 && prompt >= cached && prompt - cached >= kMinMeasuredTokens &&
+      !ticket.prefilled_cached) {
     smooth(prefill_ms, outcome.prompt_ms / static_cast<double>(prompt - cached));
   }
   // What a slot would have given anyway is no merit of the backend's cache.

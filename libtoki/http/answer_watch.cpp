@@ -91,8 +91,10 @@ bool true_in(const dom::object& object, std::string_view key) noexcept {
 }
 
 std::optional<std::uint64_t> count_in(const dom::object& object, std::string_view key) noexcept {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 40;  // so that sums do not overflow
   std::uint64_t found = 0;
-  return object[key].get(found) == simdjson::SUCCESS ? std::optional(found) : std::nullopt;
+  return object[key].get(found) == simdjson::SUCCESS && found <= kMost ? std::optional(found)
+                                                                       : std::nullopt;
 }
 
 std::string_view text_in(const dom::object& object, std::string_view key) noexcept {

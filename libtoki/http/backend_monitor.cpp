@@ -79,9 +79,20 @@ void BackendMonitor::tokens_were_wrong() {
 
 asio::awaitable<void> BackendMonitor::run() {
   for (;;) {
-    co_await look();
-    if (needs_trial_ && !asleep_ && serving()) {
-      co_await trial();
+    bool tried = false;
+    try {
+      co_await look();
+      tried = needs_trial_ && !asleep_ && serving();
+      if (tried) {
+        co_await trial();
+      }
+    } catch (const boost::system::system_error&) {
+      throw;                                 // we are to end
+    } catch (const std::exception& error) {  // whatever it was, who would look if not we
+      tried = false;
+      say(LogLevel::error, fmt::format("a look at the backend failed: {}", error.what()));
+    }
+    if (tried) {
       continue;  // it may have taken long: look again at once
     }
     timer_.expires_after(options_.interval);
@@ -307,12 +318,18 @@ asio::awaitable<void> BackendMonitor::try_slot_states(std::uint32_t slots) {
   const StateTrialSetup setup{
       .dir = states.trial_dir, .slot_dir = states.slot_dir, .named = states.named, .slots = slots};
   const StateFindings found = co_await try_states(backend_, setup);
+  if (needs_trial_) {
+    co_return;  // meanwhile the adapters changed: it was of others
+  }
   states_why_ = found.why;
   if (!found.reference.tokens.empty()) {
     // In exact mode the trial ran alone, in one batch: what differs at all is another model.
-    const std::uint64_t number = states.fingerprints->number_of(
-        said_identity_, found.reference.tokens, found.reference.logprobs,
-        options_.exact_batch > 0 ? kExactTolerance : Fingerprints::kTolerance);
+    const double tolerance = options_.exact_batch > 0 ? kExactTolerance : Fingerprints::kTolerance;
+    const std::uint64_t number =
+        states.fingerprints == nullptr
+            ? 0
+            : states.fingerprints->number_of(said_identity_, found.reference.tokens,
+                                             found.reference.logprobs, tolerance);
     identity_ = scoped(Scope({said_identity_, std::to_string(number), found.layout}).bytes());
   }
   engine_.set_abilities(found.abilities);
@@ -393,7 +410,7 @@ asio::awaitable<void> BackendMonitor::trial() {
   if (options_.exact_batch > 0) {
     co_await say_how_exact();
   }
-  if (state_ == State::trying) {
+  if (state_ == State::trying && !needs_trial_) {
     state_ = State::ready;
     say(LogLevel::info, "backend is ready");
     serve_pins();

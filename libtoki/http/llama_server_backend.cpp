@@ -126,8 +126,12 @@ asio::awaitable<Result<BackendDescription>> LlamaServerBackend::async_describe()
   }
   dom::parser parser;
   dom::element root;
-  if (auto models = co_await get("/v1/models", limits_.probe);
-      models && models->status == 200 &&
+  // What is not answered now is asked again: without it this would be another model.
+  const auto models = co_await get("/v1/models", limits_.probe);
+  if (!models) {
+    co_return models.error();
+  }
+  if (models->status == 200 &&
       parser.parse(models->body.data(), models->body.size()).get(root) == simdjson::SUCCESS) {
     dom::array list;
     said->several_models =
@@ -139,9 +143,12 @@ asio::awaitable<Result<BackendDescription>> LlamaServerBackend::async_describe()
     said->identity = Scope({said->identity, shape, file_stamp(said->model)}).bytes();
     vocabulary_ = number(root, "/data/0/meta/n_vocab");
   }
+  const auto slots = co_await get("/slots", limits_.probe);
+  if (!slots) {
+    co_return slots.error();
+  }
   dom::array list;
-  if (auto slots = co_await get("/slots", limits_.probe);
-      slots && slots->status == 200 &&
+  if (slots->status == 200 &&
       parser.parse(slots->body.data(), slots->body.size()).get(list) == simdjson::SUCCESS) {
     // A slot that never worked shows neither a task nor a prompt.
     bool drafts = false;

@@ -171,9 +171,13 @@ asio::awaitable<std::vector<std::uint64_t>> Proxy::Flow::boundaries(TokenSpan pr
                                          request.tenant);
   }
   const std::string text = proxy.backend_.chat_of_messages(*body).value_or("{}");
-  const auto chat = Body::parse(text);
-  co_return co_await prompt_boundaries(proxy.backend_, std::get<Body>(chat), prompt,
-                                       authorization_of(request), request.tenant);
+  const auto parsed = Body::parse(text);
+  const Body* chat = std::get_if<Body>(&parsed);
+  if (chat == nullptr) {
+    co_return std::vector<std::uint64_t>();  // tools of its own depth, which a chat nests once more
+  }
+  co_return co_await prompt_boundaries(proxy.backend_, *chat, prompt, authorization_of(request),
+                                       request.tenant);
 }
 
 // With a ticket. When the backend was started again before the request was sent, that means nothing

@@ -241,7 +241,11 @@ asio::awaitable<bool> Exchange::pass_body() {
 
 asio::awaitable<void> Exchange::run() {
   const std::string head = request_head(request, upstream);
-  auto connected = co_await upstream.send(head, request.body);
+  auto connected = co_await upstream.send(head, request.body, false, request.progress_limit);
+  if (!connected && connected.error().code == Errc::timed_out) {
+    co_await fail(beast::error::timeout, "");
+    co_return;
+  }
   if (!connected) {
     result.end = RelayResult::End::unreachable;
     const HttpError told = unreachable(connected.error().detail);
@@ -284,7 +288,9 @@ std::string request_head(const RelayRequest& request, const Upstream& upstream) 
   std::string head = fmt::format(FMT_COMPILE("{} {} HTTP/1.1\r\nHost: {}\r\n"), request.method,
                                  request.target, upstream.address().authority());
   const bool own_key = !upstream.authorization().empty();
-  append_end_to_end(head, *request.fields, [&](field name, std::string_view text) {
+  const beast::http::fields none;
+  const auto& fields = request.fields != nullptr ? *request.fields : none;
+  append_end_to_end(head, fields, [&](field name, std::string_view text) {
     return name == field::host || name == field::expect ||
            (name == field::authorization && own_key) ||
            (name == field::accept_encoding && request.identity) ||

@@ -2,6 +2,7 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/connect.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <poll.h>
+#include <stdexcept>
 #include <sys/socket.h>
 #include <tuple>
 #include <utility>
@@ -269,6 +271,40 @@ asio::awaitable<Moved> Stream::write_rest(std::span<const asio::const_buffer> pi
   co_return moved;
 }
 
+asio::awaitable<Moved> Stream::write_request(std::span<const asio::const_buffer> pieces,
+                                             std::size_t sent, std::chrono::nanoseconds limit) {
+  using namespace asio::experimental::awaitable_operators;
+  expires_after(limit);
+  if (encrypted()) {
+    co_return co_await encrypt_rest(pieces, sent);
+  }
+  beast::buffers_suffix<std::span<const asio::const_buffer>> left(pieces);
+  left.consume(sent);
+  const std::size_t all = asio::buffer_size(pieces);
+  Moved moved{.ec = {}, .bytes = sent};
+  while (moved.bytes < all && !moved.ec) {
+    auto first = co_await (ready(false) || ready(true));
+    moved.ec = first.index() == 0 ? std::get<0>(first) : std::get<1>(first);
+    if (moved.ec) {
+      break;
+    }
+    if (!quiet()) {
+      moved.ec = moved.bytes == 0 ? error_code(asio::error::eof) : error_code();
+      break;
+    }
+    const std::size_t more = state_->socket.write_some(left, moved.ec);
+    left.consume(more);
+    moved.bytes += more;
+    if (moved.ec == asio::error::would_block) {
+      moved.ec = {};
+    }
+    if (more > 0) {
+      expires_after(limit);
+    }
+  }
+  co_return moved;
+}
+
 bool Stream::quiet() {
   if (encrypted()) {
     return state_->tls->quiet();
@@ -328,6 +364,9 @@ bool folded(std::string_view head, std::size_t seen) {
   }
   for (std::size_t line = head.find('\n', seen); line < head.size() - 1;
        line = head.find('\n', line + 1)) {
+    if (line >= 2 && head.substr(line - 2, 2) == "\n\r") {
+      return false;  // the header ended here, and what follows is the body
+    }
     const char next = head[line + 1];
     if (next == '\r' || next == ' ' || next == '\t') {
       return next != '\r';  // else the header ends here
@@ -378,7 +417,12 @@ std::size_t feed(beast::http::basic_parser<kRequest>& parser, beast::flat_buffer
     return 0;
   }
   const bool waits = buffer.size() == 0 || (before && view(buffer) == "\r");  // half an empty line
-  const std::size_t used = waits ? std::size_t{0} : parser.put(buffer.data(), ec);
+  std::size_t used = 0;
+  try {
+    used = waits ? std::size_t{0} : parser.put(buffer.data(), ec);
+  } catch (const std::length_error&) {
+    ec = beast::http::error::header_limit;  // a trailer that is longer than a field can be
+  }
   buffer.consume(used);
   seen = buffer.size() - std::min<std::size_t>(buffer.size(), 1);
   if (ec == beast::http::error::need_more) {

@@ -5,6 +5,7 @@
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
@@ -151,7 +152,21 @@ std::unique_ptr<Connection> Upstream::take_idle() {
   return nullptr;
 }
 
-asio::awaitable<Result<std::vector<Stream::Endpoint>>> Upstream::endpoints() {
+namespace {
+
+// A name that is looked up. Nothing ends that early: where it takes too long its end is not waited for.
+struct Lookup {
+  explicit Lookup(const asio::any_io_executor& executor, Millis limit)
+      : resolver(executor), done(executor, limit) {}
+  tcp::resolver resolver;
+  asio::steady_timer done;
+  error_code ec = asio::error::timed_out;
+  tcp::resolver::results_type found;
+};
+
+}  // namespace
+
+asio::awaitable<Result<std::vector<Stream::Endpoint>>> Upstream::endpoints(Millis limit) {
   std::vector<Stream::Endpoint> all;
   error_code failure;
   if (!address_.path.empty()) {
@@ -164,13 +179,20 @@ asio::awaitable<Result<std::vector<Stream::Endpoint>>> Upstream::endpoints() {
     all.emplace_back(tcp::endpoint(literal, port));
     co_return all;
   }
-  tcp::resolver resolver(executor_);
-  auto [ec, found] = co_await resolver.async_resolve(address_.host, address_.port, kAsTuple);
-  if (ec) {
+  const auto lookup = std::make_shared<Lookup>(executor_, limit);
+  lookup->resolver.async_resolve(
+      address_.host, address_.port,
+      [lookup](const error_code& ec, tcp::resolver::results_type results) {
+        lookup->ec = ec;
+        lookup->found = std::move(results);
+        lookup->done.cancel();
+      });
+  (void)co_await lookup->done.async_wait(kAsTuple);
+  if (lookup->ec) {
     co_return Error{Errc::unavailable,
-                    fmt::format("cannot resolve {}: {}", address_.host, ec.message())};
+                    fmt::format("cannot resolve {}: {}", address_.host, lookup->ec.message())};
   }
-  for (const auto& entry : found) {
+  for (const auto& entry : lookup->found) {
     all.emplace_back(entry.endpoint());
   }
   co_return all;
@@ -195,11 +217,12 @@ asio::awaitable<Status> Upstream::encrypt(Stream& stream) {
   co_return status;
 }
 
-asio::awaitable<Result<std::unique_ptr<Connection>>> Upstream::connect() {
+asio::awaitable<Result<std::unique_ptr<Connection>>> Upstream::connect(Millis limit) {
   auto connection = std::make_unique<Connection>(executor_);
   connection->counted = counter_;
-  connection->stream.expires_after(kConnectLimit);
-  auto found = co_await endpoints();
+  limit = std::min(limit, kConnectLimit);
+  connection->stream.expires_after(limit);
+  auto found = co_await endpoints(limit);
   if (!found) {
     co_return std::move(found).error();
   }
@@ -218,7 +241,7 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> Upstream::connect() {
 }
 
 void Upstream::give_back(std::unique_ptr<Connection> connection) {
-  if (!keeps_ || idle_.size() >= kMaxBurst || connection->buffer.size() != 0) {
+  if (!keeps_ || idle_.size() >= kMaxBurst || connection->buffer.size() != 0 || connection->cut) {
     return;
   }
   connection->stream.expires_never();
@@ -274,23 +297,27 @@ bool Upstream::take_suspicion() {
 }
 
 asio::awaitable<Result<std::unique_ptr<Connection>>> Upstream::send(
-    std::string_view head, std::span<const std::string_view> body, bool fresh) {
+    std::string_view head, std::span<const std::string_view> body, bool fresh, Millis limit) {
   for (;; fresh = true) {
     Result<std::unique_ptr<Connection>> connection = fresh ? nullptr : take_idle();
     if (*connection == nullptr) {
-      connection = co_await connect();
+      connection = co_await connect(limit);
     }
     if (!connection) {
       co_return connection;
     }
     Stream& stream = (*connection)->stream;
-    stream.expires_after(std::chrono::minutes(5));
     const auto pieces = buffers(head, body);
     Moved moved = stream.try_write(pieces);
     if (moved.ec == asio::error::would_block) {
-      moved = co_await stream.write_rest(pieces, moved.bytes);
+      moved = co_await stream.write_request(pieces, moved.bytes, limit);
     }
     const auto [ec, sent] = moved;
+    (*connection)->cut = sent < asio::buffer_size(pieces);
+    if (ec == beast::error::timeout) {
+      co_return Error{Errc::timed_out, fmt::format("{} takes no more of the request for {} ms",
+                                                   address_.name(), limit.count())};
+    }
     if (!ec || sent > 0) {
       // After a write error the server may still have answered (for example 413) before it closed:
       // let the caller read.
@@ -325,16 +352,18 @@ asio::awaitable<Result<Reply>> Upstream::call(std::string_view method, std::stri
     head += fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", length);
   }
   head += "\r\n";
+  const auto left = [&] {
+    const auto spent = std::chrono::steady_clock::now() - started;
+    return std::max(limit - std::chrono::duration_cast<Millis>(spent), Millis(1));
+  };
   for (bool fresh = false;; fresh = true) {
-    auto connection = co_await send(head, body, fresh);
+    auto connection = co_await send(head, body, fresh, left());
     if (!connection) {
       co_return std::move(connection).error();
     }
     beast::http::response_parser<beast::http::string_body> parser;
     parser.body_limit(kMaxReplyBytes);
-    const auto spent =
-        std::chrono::duration_cast<Millis>(std::chrono::steady_clock::now() - started);
-    (*connection)->stream.expires_after(std::max(limit - spent, Millis(1)));
+    (*connection)->stream.expires_after(left());
     const auto [ec, got] =
         co_await read_all<false>((*connection)->stream, (*connection)->buffer, parser);
     if (ec == beast::error::timeout) {

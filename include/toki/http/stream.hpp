@@ -82,6 +82,12 @@ class TOKI_EXPORT Stream {
   boost::asio::awaitable<Moved> write_rest(std::span<const boost::asio::const_buffer> pieces,
                                            std::size_t sent);
 
+  /// The same for a request, with its own deadline: `limit` for each piece that goes. Ends without an
+  /// error when the other side says something before all went (not told where it speaks TLS), but for
+  /// the first byte: then that is boost::asio::error::eof.
+  boost::asio::awaitable<Moved> write_request(std::span<const boost::asio::const_buffer> pieces,
+                                              std::size_t sent, std::chrono::nanoseconds limit);
+
   /// Open, and with nothing to read. REQUIRES (this and hung_up): no read is under way.
   bool quiet();
   /// The other side has ended its sending, whether or not bytes came before that, or is gone.

@@ -53,6 +53,7 @@ struct Connection {
   boost::beast::flat_buffer buffer;  ///< what was read and not used yet
   std::unique_ptr<char[]> piece;     ///< of the body that passes, made by whoever passes one
   bool reused = false;               ///< it was kept after an earlier exchange
+  bool cut = false;                  ///< its request was answered before all of it was taken
   std::chrono::steady_clock::time_point idle_since{};  ///< when it was given back
   std::shared_ptr<const void> counted;                 ///< by Upstream::in_use()
 };
@@ -97,9 +98,10 @@ class TOKI_EXPORT Upstream {
 
   /// Sends `head` and then `body` piece by piece, on a kept connection unless `fresh`. When a kept
   /// connection turns out to be dead before a byte was taken, a new one is tried once; never
-  /// otherwise, so that one request causes at most one generation.
+  /// otherwise, so that one request causes at most one generation. Ends early when an answer comes
+  /// before all was taken: that is read then. `limit`: longest time in which nothing is taken.
   boost::asio::awaitable<Result<std::unique_ptr<Connection>>> send(
-      std::string_view head, std::span<const std::string_view> body, bool fresh = false);
+      std::string_view head, std::span<const std::string_view> body, bool fresh, Millis limit);
 
   /// A whole small exchange: JSON out, whole body in. For calls that may be repeated: one that
   /// finds its kept connection closed is sent again on a new one.
@@ -108,8 +110,8 @@ class TOKI_EXPORT Upstream {
                                              std::string_view authorization, Millis limit);
 
  private:
-  boost::asio::awaitable<Result<std::unique_ptr<Connection>>> connect();
-  boost::asio::awaitable<Result<std::vector<Stream::Endpoint>>> endpoints();
+  boost::asio::awaitable<Result<std::unique_ptr<Connection>>> connect(Millis limit);
+  boost::asio::awaitable<Result<std::vector<Stream::Endpoint>>> endpoints(Millis limit);
   boost::asio::awaitable<Status> encrypt(Stream& stream);
   std::unique_ptr<Connection> take_idle();
   void trim();
