@@ -7,6 +7,7 @@
 
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -158,6 +159,9 @@ toki_status toki_engine_create(const toki_engine_options* given, toki_engine** e
   const EngineOptions ours = options_of(options);
   if (const toki_status status = check_tree(ours.tree, error)) {
     return status;
+  }
+  if (!std::isfinite(ours.prefill_ms_per_token) || ours.prefill_ms_per_token < 0) {
+    return wrong(error, "prefill_ms_per_token is no time");
   }
   return made(engine, error, [&] { return Engine(ours, clock_of(options)); });
 }

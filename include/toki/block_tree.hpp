@@ -97,8 +97,9 @@ class TOKI_EXPORT BlockTree {
 
   /// Blocks that are known now.
   std::size_t blocks() const noexcept;
-  std::size_t capacity() const noexcept;  ///< most blocks that both budgets allow
-  std::size_t bytes() const noexcept;     ///< memory held for blocks, token ids included
+  /// Most blocks that both budgets allow, with the scopes that are known now.
+  std::size_t capacity() const noexcept;
+  std::size_t bytes() const noexcept;  ///< memory held for blocks, token ids included
   /// As it was made.
   const BlockTreeOptions& options() const noexcept;
 

@@ -805,7 +805,8 @@ std::size_t BlockTree::blocks() const noexcept {
 }
 
 std::size_t BlockTree::capacity() const noexcept {
-  return impl_->limit;
+  const ReadGuard guard(impl_->lock);
+  return impl_->blocks + impl_->room();
 }
 
 std::size_t BlockTree::bytes() const noexcept {

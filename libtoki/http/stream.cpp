@@ -364,7 +364,8 @@ bool folded(std::string_view head, std::size_t seen) {
   }
   for (std::size_t line = head.find('\n', seen); line < head.size() - 1;
        line = head.find('\n', line + 1)) {
-    if (line >= 2 && head.substr(line - 2, 2) == "\n\r") {
+    const bool empty = line > 0 && head[line - 1] == '\r' && (line == 1 || head[line - 2] == '\n');
+    if (empty) {
       return false;  // the header ended here, and what follows is the body
     }
     const char next = head[line + 1];

@@ -1,4 +1,5 @@
 // Engine and tickets without a store.
+#include <math.h>
 #include <string.h>
 
 #include "check.h"
@@ -416,6 +417,10 @@ static void engine_options(void) {
   toki_engine_options options;
   toki_init(&options);
   options.tree_block_size = 1000;
+  CHECK(toki_engine_create(&options, &engine, NULL) == TOKI_ERROR_INVALID_ARGUMENT);
+  CHECK(engine == NULL);
+  toki_init(&options);
+  options.prefill_ms_per_token = NAN;
   CHECK(toki_engine_create(&options, &engine, NULL) == TOKI_ERROR_INVALID_ARGUMENT);
   CHECK(engine == NULL);
 

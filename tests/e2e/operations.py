@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 import threading
 import time
 
@@ -131,6 +132,26 @@ class Restart(harness.TestCase):
         print(f"{len(statuses)} requests over three restarts, the longest took {max(gaps):.2f} s")
         self.assertEqual(failures, [])
         self.assertEqual(set(statuses), {200})
+
+
+class Log(harness.TestCase):
+    def test_a_log_that_nobody_reads_holds_up_nothing(self):
+        llama = self.start_llama(slots=1, name="unread")
+        words_of_it = [os.environ["TOKI_TOKID"], "--listen", "127.0.0.1:0"]
+        words_of_it += ["--backend", llama.url, "--data-dir", os.path.join(self.folder, "unread")]
+        with subprocess.Popen(
+            words_of_it, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as tokid:
+            url = tokid.stdout.readline().split()[-1]
+            harness.wait_until(lambda: get(url + "/toki/ready").status == 200, "it is ready", 30)
+            body = {"prompt": "One", "n_predict": 1}
+            for _ in range(400):  # of lines, more than a pipe holds
+                self.assertEqual(post(url + "/completion", body).status, 200)
+            tokid.terminate()
+            self.assertEqual(tokid.wait(30), 0)
+            log = tokid.stderr.read()
+        self.assertGreater(log.count("request id="), 100)
+        self.assertLess(log.count("request id="), 400)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sstream>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include "net_test.hpp"
 
@@ -503,6 +504,19 @@ TEST_CASE("a variable that means nothing stops the start") {
   CHECK(process.wait_exit() == 2);
   CHECK(wait_until(
       [&] { return process.err().find("did you mean TOKID_QUEUE_LENGTH?") != std::string::npos; }));
+}
+
+TEST_CASE("a settings file that has become a pipe is refused, and holds up nothing") {
+  ScriptedUpstream up;
+  const ConfigFile file("max-body-mib = 2\n");
+  Tokid tokid(up.url(), {"--config", file.path()});
+  REQUIRE(tokid.wait_ready());
+  REQUIRE(std::filesystem::remove(file.path()));
+  REQUIRE(::mkfifo(file.path().c_str(), 0600) == 0);
+  tokid.process().signal(SIGHUP);
+  CHECK(wait_until(
+      [&] { return tokid.log().find("a pipe cannot be read again") != std::string::npos; }));
+  CHECK(post_json(tokid.port(), kChat, cc({M("x")})).status == 200);
 }
 
 TEST_CASE("SIGHUP reads the settings again, all or none") {

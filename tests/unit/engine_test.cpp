@@ -50,6 +50,55 @@ struct Bench {
 
 }  // namespace
 
+TEST_CASE("engine: figures that cannot be are not believed") {
+  Bench b(1);
+  const Tokens prompt = range(1, 100);
+  for (const double ms : {1e308, -1.0, 5.0}) {
+    for (const std::uint64_t cached : {std::uint64_t{0}, ~std::uint64_t{0}}) {
+      auto ticket = b.begin(prompt);
+      REQUIRE(ticket);
+      ticket->sent();
+      Outcome outcome = Bench::answer(prompt, cached);
+      outcome.prompt_ms = ms;
+      std::move(*ticket).finish(outcome);
+    }
+  }
+  CHECK(b.begin(prompt));
+  CHECK(b.engine.stats().prefill_ms_per_token < 1e6);
+}
+
+TEST_CASE("engine: a request that was sent before its steps were run leaves nothing to believe") {
+  Engine engine({.exact_batch = 32}, [] { return std::chrono::steady_clock::time_point{}; });
+  engine.backend_changed({.slots = 2, .slots_used = {false, false}});
+  const Tokens prompt = range(1, 100);
+  for (int i = 0; i < 2; ++i) {
+    auto ticket = engine.begin(
+        {.scope = kScope, .tokens = prompt, .bypass = Reason::not_cacheable, .sequences = 2});
+    REQUIRE(ticket);
+    ticket->sent();
+    std::move(*ticket).finish({.ending = Ending::completed, .computed = true});
+  }
+  CHECK(engine.idle_slots() == 2);
+}
+
+TEST_CASE("engine: what is told is told in order, also what a listener changes itself") {
+  Bench b(1);
+  std::vector<PromptChange::Kind> told;
+  bool inside = false;
+  b.engine.on_prompt_change([&](const PromptChange& change) {
+    CHECK_FALSE(inside);
+    inside = true;
+    told.push_back(change.kind);
+    if (change.kind == PromptChange::Kind::put) {
+      CHECK(b.engine.forget(change.prompt.id));
+    }
+    inside = false;
+  });
+  b.run(range(1, 100));
+  using Kind = PromptChange::Kind;
+  CHECK(told == std::vector<Kind>{Kind::put, Kind::removed});
+}
+
 TEST_CASE(
     "engine: the second turn is predicted to reuse the whole first prompt, and counted by the "
     "backend's word") {

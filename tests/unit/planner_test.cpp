@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+#include <cmath>
+#include <limits>
 #include <vector>
 
 using namespace toki;
@@ -51,6 +53,14 @@ TEST_CASE("plan: the next turn of a conversation goes on in its slot") {
   CHECK(p.slot == 1);
   CHECK(p.predicted == 500);
   CHECK(p.reason == Reason::slot_prefix);
+}
+
+TEST_CASE("plan: where no cost is a number it still runs") {
+  for (const double rate : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+    PlanWorld world = kWorld;
+    world.prefill_ms_per_token = rate;
+    CHECK(decide({empty(0), holding(1, 5, 500, 90)}, {.prompt = 560}, world).action == Action::run);
+  }
 }
 
 TEST_CASE("plan: a full hit still computes one token") {

@@ -270,6 +270,89 @@ TEST_CASE("stream: empty lines before a request are left out, however they are c
   CHECK(buffer.size() == 0);
 }
 
+TEST_CASE("stream: a body that begins with a blank is no folded line, wherever the read is cut") {
+  const std::string head = "POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n";
+  const std::string wire = head + " {}";
+  for (std::size_t cut = 1; cut < wire.size(); ++cut) {
+    Pair pair(Kind::local);
+    beast::flat_buffer buffer;
+    beast::http::request_parser<beast::http::string_body> parser;
+    const auto reads = [&]() -> asio::awaitable<void> {
+      pair.stream.expires_after(kLong);
+      const Moved all = co_await read_all<true>(pair.stream, buffer, parser);
+      INFO(cut);
+      CHECK(all.ec == beast::error_code());
+    };
+    const auto sends = [&]() -> asio::awaitable<void> {
+      co_await pair.pass(milliseconds(1));
+      pair.peer_sends(wire.substr(cut));
+    };
+    pair.peer_sends(wire.substr(0, cut));
+    pair.tasks.spawn(reads());
+    pair.tasks.spawn(sends());
+    pair.run();
+    CHECK(parser.get().body() == " {}");
+  }
+}
+
+TEST_CASE("stream: a trailer that is longer than a field can be is an error, no exception") {
+  Pair pair(Kind::local);
+  beast::flat_buffer buffer;
+  beast::http::response_parser<beast::http::string_body> parser;
+  parser.header_limit(1 << 20);
+  Moved all;
+  const std::string wire =
+      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nLong: " + std::string(70000, 'x') +
+      "\r\n\r\n";
+  const auto reads = [&]() -> asio::awaitable<void> {
+    pair.stream.expires_after(kLong);
+    all = co_await read_all<false>(pair.stream, buffer, parser);
+  };
+  const auto sends = [&]() -> asio::awaitable<void> {
+    const std::array<asio::const_buffer, 1> pieces{asio::buffer(wire)};
+    const Moved moved = pair.peer.try_write(pieces);
+    if (moved.ec) {
+      co_await pair.peer.write_rest(pieces, moved.bytes);
+    }
+  };
+  pair.tasks.spawn(reads());
+  pair.tasks.spawn(sends());
+  pair.run();
+  CHECK(all.ec == beast::http::error::header_limit);
+}
+
+TEST_CASE("stream: a request is given up when nothing of it goes for so long") {
+  Pair pair(any_kind());
+  const std::string large(32 << 20, 'x');
+  Moved moved;
+  const auto writes = [&]() -> asio::awaitable<void> {
+    const std::array<asio::const_buffer, 1> pieces{asio::buffer(large)};
+    const Moved first = pair.stream.try_write(pieces);
+    moved = co_await pair.stream.write_request(pieces, first.bytes, milliseconds(20));
+  };
+  pair.tasks.spawn(writes());
+  pair.run();
+  CHECK(moved.ec == beast::error::timeout);
+  CHECK(moved.bytes < large.size());
+}
+
+TEST_CASE("stream: a request that is answered before all of it went is sent no further") {
+  Pair pair(Kind::local);
+  const std::string large(32 << 20, 'x');
+  Moved moved;
+  const auto writes = [&]() -> asio::awaitable<void> {
+    const std::array<asio::const_buffer, 1> pieces{asio::buffer(large)};
+    const Moved first = pair.stream.try_write(pieces);
+    moved = co_await pair.stream.write_request(pieces, first.bytes, kLong);
+  };
+  pair.peer_sends("HTTP/1.1 413 Too Large\r\n\r\n");
+  pair.tasks.spawn(writes());
+  pair.run();
+  CHECK(moved.ec == beast::error_code());
+  CHECK(moved.bytes > 0);
+  CHECK(moved.bytes < large.size());
+}
+
 TEST_CASE("client watch: a client that closes its side ends the coroutine, only while watched") {
   Pair pair(any_kind());
   const bool watched = GENERATE(true, false);
