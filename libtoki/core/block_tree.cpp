@@ -28,7 +28,6 @@
 #include <cmath>
 #include <cstring>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -36,6 +35,7 @@
 #include "core/hash.hpp"
 #include "core/key_table.hpp"
 #include "core/readers_lock.hpp"
+#include "core/scope_map.hpp"
 #include "core/siblings.hpp"
 #include "core/stream_copy.hpp"
 
@@ -64,12 +64,6 @@ struct Node {
   float use = 0;
 };
 static_assert(sizeof(Node) == 40);
-
-struct ScopeHash {
-  std::size_t operator()(const Scope& scope) const noexcept {
-    return static_cast<std::size_t>(scope.seed());
-  }
-};
 
 // The coldest first.
 struct LeafList {
@@ -138,7 +132,7 @@ struct TOKI_HIDDEN BlockTree::Impl {
   KeyTable table{memory};
   std::vector<std::unique_ptr<Siblings>> siblings;
   std::vector<std::uint32_t> free_siblings;
-  std::unordered_map<Scope, NodeId, ScopeHash> roots;
+  ScopeMap<NodeId> roots;
   LeafList once;
   LeafList again;
   std::size_t blocks = 0;
