@@ -82,7 +82,7 @@ enum class Reason : std::uint8_t {
   several_models,      ///< the backend serves several models, so what its slots hold is not known
   several_answers,     ///< one request, several sequences: the backend chooses
   tokenize_failed,     ///< its tokens could not be known in time
-  too_large,           ///< too large to be worth tokenizing
+  too_large,           ///< too large to be worth tokenizing, or to be kept
   media,               ///< holds images or audio, and not known where in the prompt
   not_cacheable,       ///< a generation whose prompt toki does not read
 };
@@ -269,7 +269,8 @@ class TOKI_EXPORT Ticket {
   /// False when the backend was started again or changed since, or may still be at a step that
   /// took too long: take a new ticket.
   bool current() const noexcept;
-  /// The request goes to the backend now; from here on the slot's old content is at risk.
+  /// The request goes to the backend now; from here on the slot's old content is at risk. Where steps
+  /// are left, what is in its slots is erased before they are used again.
   void sent() noexcept;
   /// For tickets without a slot: these slots are the ones it works in; the others are free again.
   void settle(std::span<const std::uint32_t> in_use);
@@ -423,11 +424,13 @@ class TOKI_EXPORT Engine {
   void embedded(std::uint64_t id, Embedding embedding);
   /// The most recently used prompts, at most `count`.
   std::vector<PromptInfo> prompts(std::size_t count) const;
-  /// Called, without locks, for every change of what is remembered; by several threads at once where
-  /// several make one. One listener, set before the first request.
+  /// Called, without locks, for every change of what is remembered, by one thread at a time and in the
+  /// order of the changes: one that is made meanwhile is told by that thread too. One listener, set
+  /// before the first request.
   void on_prompt_change(std::function<void(PromptChange)> tell);
 
-  /// Called, without locks, whenever a slot became free. One listener.
+  /// Called, without locks, whenever a slot became free; by several threads at once where several free
+  /// slots, and perhaps once more while another listener is set. One listener.
   void on_slot_free(std::function<void()> wake);
 
   /// A backend is there (first time, or with another shape or model): all residency claims are
@@ -465,8 +468,8 @@ class TOKI_EXPORT Engine {
   std::vector<PinInfo> pins() const;
   /// Those of an earlier run.
   void adopt_pins(std::vector<PinRecord> pins);
-  /// Called, without locks, with all pins, whenever one was added or removed; by several threads at
-  /// once where several do so. One listener, set before the first pin.
+  /// Called, without locks, with all pins, whenever one was added or removed; in order, as
+  /// on_prompt_change(). One listener, set before the first pin.
   void on_pins_change(std::function<void(std::vector<PinRecord>)> tell);
   /// The scopes of requests without adapters (one; or one a tenant), once it is known what the backend
   /// can do: pins of them get slots. None: the backend is not ready. A change or restart of the backend,

@@ -27,7 +27,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -97,31 +99,36 @@ struct Fetch {
 }  // namespace
 
 struct TOKI_HIDDEN BlockTree::Impl {
-  // The limit that both budgets set.
+  // Most that one block takes.
+  static std::size_t block_bytes(const BlockTreeOptions& o) {
+    return sizeof(Node) + KeyTable::kMostBytesAnEntry + o.block_size * sizeof(Token);
+  }
+  // The blocks that the budget of bytes allows, beside the root of one scope.
   static std::size_t blocks_within(const BlockTreeOptions& o) {
     if (o.max_bytes == 0) {
-      return o.max_blocks;
+      return std::numeric_limits<std::size_t>::max();
     }
     // Nodes come in whole pages, and the root is one of them; the table has a first segment. So much there is
     // in any case.
     const std::size_t fixed =
         KeyTable::reserved_bytes(1) + (o.max_bytes > BigPages::kHeap ? BigPages::kPage : 0);
-    const std::size_t a_page =
-        kPage * (sizeof(Node) + KeyTable::kMostBytesAnEntry + o.block_size * sizeof(Token));
+    const std::size_t a_page = kPage * block_bytes(o);
     const std::size_t all_pages = o.max_bytes > fixed ? (o.max_bytes - fixed) / a_page : 0;
-    return std::min(o.max_blocks, std::max<std::size_t>(all_pages, 1) * kPage - 1);
+    return std::max<std::size_t>(all_pages, 1) * kPage - 1;
   }
   explicit Impl(const BlockTreeOptions& o)
       : options(o),
         size(o.block_size),
-        limit(blocks_within(o)),
+        within_bytes(blocks_within(o)),
+        limit(std::min(o.max_blocks, within_bytes)),
         group(std::clamp<std::size_t>(1024 / o.block_size, 2, 32)),
         hash(best_hash_bytes()) {}
 
   BlockTreeOptions options;
-  std::size_t size;   // tokens a block
-  std::size_t limit;  // blocks, by both budgets
-  std::size_t group;  // blocks that are looked up at once
+  std::size_t size;          // tokens a block
+  std::size_t within_bytes;  // blocks, by the budget of bytes
+  std::size_t limit;         // blocks, by both budgets
+  std::size_t group;         // blocks that are looked up at once
   HashBytes hash;
   mutable ReadersLock lock;
 
@@ -133,6 +140,9 @@ struct TOKI_HIDDEN BlockTree::Impl {
   std::vector<std::unique_ptr<Siblings>> siblings;
   std::vector<std::uint32_t> free_siblings;
   ScopeMap<NodeId> roots;
+  std::unordered_map<NodeId, const Scope*> scopes;  // of the roots
+  std::vector<NodeId> barren;    // roots without blocks, or they were: gone before the next insert
+  std::size_t scope_blocks = 0;  // blocks' worth of memory that the scopes take
   LeafList once;
   LeafList again;
   std::size_t blocks = 0;
@@ -196,6 +206,17 @@ struct TOKI_HIDDEN BlockTree::Impl {
   void hang(NodeId leaf, bool cold);
   void unhang(NodeId leaf);
   NodeId root_of(const Scope& scope);
+  void drop_barren();
+  // Of a root with its scope. They come with requests, so that a client may send many, and long ones.
+  std::size_t cost_of(const Scope& scope) const {
+    const std::size_t text = sizeof(Scope) + scope.bytes().size();
+    return 1 + (text + block_bytes(options) - 1) / block_bytes(options);
+  }
+  // Blocks that may be added as it is.
+  std::size_t room() const {
+    const std::size_t taken = blocks + scope_blocks - std::min<std::size_t>(scope_blocks, 1);
+    return std::min(limit - std::min(limit, blocks), within_bytes - std::min(within_bytes, taken));
+  }
   enum class End { anywhere, own_node };  // where a prompt's last token may lie
   NodeId insert(const Scope& scope, TokenSpan prompt, std::span<const std::uint64_t> keys, End end,
                 std::size_t& added);
@@ -498,6 +519,9 @@ void BlockTree::Impl::remove(NodeId leaf) {
   // The parent was used no earlier than its child: colder than all others if at the same time, else
   // as hot as any.
   hang(parent, at(parent).last_used == node.last_used);
+  if (at(parent).length == 0 && at(parent).child == kNone) {
+    barren.push_back(parent);
+  }
   node = Node{};
   node.hotter = free;
   free = leaf;
@@ -529,7 +553,7 @@ std::size_t BlockTree::Impl::make_room(NodeId keep, std::size_t wanted) {
     return list.coldest == keep && keep != kNone ? at(keep).hotter : list.coldest;
   };
   std::size_t taken_again = 0;
-  while (blocks + wanted > limit) {
+  while (room() < wanted) {
     const NodeId first = coldest(once);
     const NodeId second = coldest(again);
     const bool second_goes =
@@ -538,7 +562,7 @@ std::size_t BlockTree::Impl::make_room(NodeId keep, std::size_t wanted) {
                         : taken_again <= fifth && at(second).last_used < at(first).last_used);
     const NodeId victim = second_goes ? second : first;
     if (victim == kNone) {
-      return limit - blocks;
+      return room();
     }
     taken_again += second_goes ? 1U : 0U;
     remove(victim);
@@ -547,12 +571,32 @@ std::size_t BlockTree::Impl::make_room(NodeId keep, std::size_t wanted) {
 }
 
 NodeId BlockTree::Impl::root_of(const Scope& scope) {
+  drop_barren();
   const auto [it, fresh] = roots.try_emplace(scope, kNone);
   if (fresh) {
     it->second = take_number();
     at(it->second).key = scope.seed();
+    scopes.emplace(it->second, &it->first);
+    barren.push_back(it->second);  // should nothing be added
+    scope_blocks += cost_of(scope);
   }
   return it->second;
+}
+
+void BlockTree::Impl::drop_barren() {
+  for (const NodeId root : barren) {
+    const auto found = scopes.find(root);
+    if (found == scopes.end() || at(root).child != kNone || at(root).pins > 0) {
+      continue;
+    }
+    scope_blocks -= cost_of(*found->second);
+    roots.erase(roots.find(*found->second));
+    scopes.erase(found);
+    at(root) = Node{};
+    at(root).hotter = free;
+    free = root;
+  }
+  barren.clear();
 }
 
 // Returns the node of the prompt's last token, or the last that found room.
@@ -675,6 +719,9 @@ void BlockTree::unpin(const Scope& scope, TokenSpan prompt) {
   if (impl_->at(node).pins > 0) {
     --impl_->at(node).pins;
     impl_->hang(node, false);
+    if (impl_->at(node).length == 0) {
+      impl_->barren.push_back(node);  // of no tokens at all
+    }
   }
 }
 
@@ -763,6 +810,9 @@ std::size_t BlockTree::bytes() const noexcept {
   for (const auto& siblings : impl_->siblings) {
     bytes += siblings ? siblings->bytes() : sizeof(siblings);
   }
+  for (const auto& [scope, root] : impl_->roots) {
+    bytes += sizeof(scope) + scope.bytes().size();
+  }
   return bytes;
 }
 
@@ -776,9 +826,12 @@ void BlockTree::check_invariants() const {
   std::size_t blocks = 0;
   std::size_t reused = 0;
   std::size_t hanging = 0;
+  std::size_t taken = 0;
   std::vector<NodeId> pending;
   for (const auto& [scope, root] : impl.roots) {
     TOKI_CHECK(impl.at(root).length == 0 && impl.at(root).parent == kNone);
+    TOKI_CHECK(impl.scopes.at(root) == &scope);
+    taken += impl.cost_of(scope);
     pending.push_back(root);
   }
   while (!pending.empty()) {
@@ -815,7 +868,7 @@ void BlockTree::check_invariants() const {
     }
   }
   TOKI_CHECK(blocks == impl.blocks && reused == impl.reused_blocks && listed == hanging);
-  TOKI_CHECK(blocks <= impl.limit);
+  TOKI_CHECK(blocks <= impl.limit && taken == impl.scope_blocks);
 }
 
 }  // namespace toki

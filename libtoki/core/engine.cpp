@@ -283,6 +283,55 @@ bool Engine::Impl::unsettled() const {
   });
 }
 
+void Engine::Impl::prompt_changed(PromptChange change) {
+  if (tell) {
+    news.emplace_back(std::move(change));
+  }
+}
+
+void Engine::Impl::pins_changed() {
+  if (tell_pins) {
+    news.emplace_back(pins.records());
+  }
+}
+
+void Engine::Impl::notify() {
+  std::shared_ptr<const std::function<void()>> listener;
+  {
+    const std::lock_guard lock(mutex);
+    listener = wake;
+  }
+  if (listener) {
+    (*listener)();
+  }
+}
+
+// One thread tells what all have to tell, so that it is told in order. Whoever comes meanwhile, a
+// listener's own call too, leaves it to that one.
+void Engine::Impl::tell_news() {
+  std::unique_lock lock(mutex);
+  if (telling) {
+    return;
+  }
+  telling = true;
+  while (!news.empty()) {
+    News item = std::move(news.front());
+    news.pop_front();
+    const auto prompts = tell;
+    const auto all_pins = tell_pins;
+    lock.unlock();
+    if (auto* change = std::get_if<PromptChange>(&item)) {
+      if (prompts) {
+        prompts(std::move(*change));
+      }
+    } else if (all_pins) {
+      all_pins(std::get<std::vector<PinRecord>>(std::move(item)));
+    }
+    lock.lock();
+  }
+  telling = false;
+}
+
 void Engine::Impl::reset_slots(std::size_t slots, SlotContent content) {
   ++epoch;
   abilities = {};
@@ -300,8 +349,12 @@ void Engine::Impl::drop_contents(SlotContent content) {
   foreign = content != SlotContent::empty;
   own_cache_trust = first_trust();
   for (std::uint32_t i = 0; i < pool.size(); ++i) {
-    pool.fence(i, false);
-    content == SlotContent::empty ? pool.set_empty(i) : pool.set_unknown(i);
+    if (content == SlotContent::empty) {
+      pool.fence(i, false);  // nothing runs any more in a backend that was started again
+      pool.set_empty(i);
+    } else {
+      pool.set_unknown(i);
+    }
   }
 }
 
@@ -438,20 +491,15 @@ void Engine::adopt(std::vector<PromptRecord> prompts) {
 }
 
 void Engine::embedded(std::uint64_t id, Embedding embedding) {
-  PromptChange change;
-  std::function<void(PromptChange)> tell;
   {
     const std::lock_guard lock(impl_->mutex);
     const PromptRecord* record = impl_->known.embed(id, std::move(embedding));
     if (record == nullptr) {
       return;
     }
-    tell = impl_->tell;
-    change = {.kind = PromptChange::Kind::put, .prompt = *record};
+    impl_->prompt_changed({.kind = PromptChange::Kind::put, .prompt = *record});
   }
-  if (tell) {
-    tell(std::move(change));
-  }
+  impl_->tell_news();
 }
 
 std::vector<PromptInfo> Engine::prompts(std::size_t count) const {
@@ -470,7 +518,7 @@ void Engine::on_prompt_change(std::function<void(PromptChange)> tell) {
 
 void Engine::on_slot_free(std::function<void()> wake) {
   const std::lock_guard lock(impl_->mutex);
-  impl_->wake = std::move(wake);
+  impl_->wake = wake ? std::make_shared<const std::function<void()>>(std::move(wake)) : nullptr;
 }
 
 void Engine::backend_changed(const BackendFacts& facts) {
@@ -580,6 +628,9 @@ Engine::Distrust::~Distrust() {
     impl_->foreign = true;
     for (std::uint32_t i = 0; i < impl_->pool.size(); ++i) {
       impl_->pool.set_unknown(i);
+      if (impl_->lessee[i] != nullptr) {
+        impl_->lessee[i]->common = 0;  // nor what requests under way found there
+      }
     }
   }
 }

@@ -5,7 +5,10 @@
 #include <toki/engine.hpp>
 
 #include <algorithm>
+#include <deque>
+#include <memory>
 #include <mutex>
+#include <variant>
 
 #include "core/known_prompts.hpp"
 #include "core/pins.hpp"
@@ -145,9 +148,13 @@ struct TOKI_HIDDEN Engine::Impl {
   std::chrono::steady_clock::time_point hot_pins_at{};  // when they are chosen anew
   std::uint64_t hot_pins_seen = 0;  // completed requests when they were chosen last
   Stats stats;
+  // Listeners, and what they are still to be told, in the order in which it came about.
   std::function<void(std::vector<PinRecord>)> tell_pins;
-  std::function<void()> wake;
   std::function<void(PromptChange)> tell;
+  std::shared_ptr<const std::function<void()>> wake;
+  using News = std::variant<PromptChange, std::vector<PinRecord>>;
+  std::deque<News> news;
+  bool telling = false;  // somebody is at it
 
   // Numbers of prompts and pins begin with the time, so that they are not used twice across restarts.
   Impl(const EngineOptions& o, Clock c, WallClock w)
@@ -183,8 +190,7 @@ struct TOKI_HIDDEN Engine::Impl {
   std::vector<SlotView> view(const Query& query) const;
   Plan choose(const Query& query, const Found& found) const;
   bool unsettled() const;
-  std::vector<PromptChange> remember(const Ticket::Impl& ticket, const Embedding& hash,
-                                     Account& account);
+  void remember(const Ticket::Impl& ticket, const Embedding& hash, Account& account);
   double prefill_rate() const { return prefill_ms > 0 ? prefill_ms : options.prefill_ms_per_token; }
   // Where the store gives most of what is known anyway, the backend's cache has to earn it.
   double first_trust() const { return abilities.saves && store != nullptr ? 0.5 : 1.0; }
@@ -269,11 +275,10 @@ struct TOKI_HIDDEN Engine::Impl {
   std::uint64_t shared(const Scope& scope, TokenSpan tokens) const;
   void forget_slots(const ForgottenPrompt& gone);
   void reset_slots(std::size_t slots, SlotContent content);
-  void notify() {
-    if (wake) {
-      wake();
-    }
-  }
+  void prompt_changed(PromptChange change);
+  void pins_changed();
+  void notify();  // REQUIRES the mutex not to be held, as the next
+  void tell_news();
 };
 
 inline Ticket::Impl::Impl(std::shared_ptr<Engine::Impl> of)

@@ -45,9 +45,6 @@ void Engine::Impl::forget_slots(const ForgottenPrompt& gone) {
 
 Result<ForgottenPrompt> Engine::forget(std::uint64_t id) {
   ForgottenPrompt gone;
-  std::vector<PinRecord> left;
-  std::function<void(std::vector<PinRecord>)> tell_pins;
-  std::function<void(PromptChange)> tell;
   {
     const std::lock_guard lock(impl_->mutex);
     const PromptRecord* record = impl_->known.find(id);
@@ -56,23 +53,17 @@ Result<ForgottenPrompt> Engine::forget(std::uint64_t id) {
     }
     gone = {.scope = record->scope, .tokens = record->tokens};
     impl_->known.forget(id);
+    impl_->prompt_changed({.kind = PromptChange::Kind::removed, .prompt = {.id = id}});
     gone.shared = impl_->shared(gone.scope, gone.tokens);
     if (impl_->pins.drop_hot(gone.scope, gone.tokens, gone.shared)) {
-      tell_pins = impl_->tell_pins;
-      left = impl_->pins.records();
+      impl_->pins_changed();
     }
     impl_->forget_slots(gone);
     impl_->assign_pins();
     impl_->make_tree_again();
     impl_->foreign = true;  // the backend's own cache may hold what is forgotten here
-    tell = impl_->tell;
   }
-  if (tell) {
-    tell({.kind = PromptChange::Kind::removed, .prompt = {.id = id}});
-  }
-  if (tell_pins) {
-    tell_pins(std::move(left));
-  }
+  impl_->tell_news();
   return gone;
 }
 
@@ -83,18 +74,15 @@ void Engine::forget_slots(const ForgottenPrompt& gone) {
 
 std::size_t Engine::forget_all() {
   std::size_t count = 0;
-  std::vector<PinRecord> left;
-  std::function<void(std::vector<PinRecord>)> tell_pins;
-  std::function<void(PromptChange)> tell;
   {
     const std::lock_guard lock(impl_->mutex);
     count = impl_->known.size();
     ++impl_->epoch;  // what runs now leaves nothing behind
     impl_->known.clear();
     impl_->tree.clear();
+    impl_->prompt_changed({.kind = PromptChange::Kind::cleared, .prompt = {}});
     if (impl_->pins.drop_hot()) {
-      tell_pins = impl_->tell_pins;
-      left = impl_->pins.records();
+      impl_->pins_changed();
     }
     impl_->tree_overflowed = false;
     impl_->foreign = true;
@@ -104,14 +92,8 @@ std::size_t Engine::forget_all() {
         impl_->pool.erase_before_use(i);
       }
     }
-    tell = impl_->tell;
   }
-  if (tell) {
-    tell({.kind = PromptChange::Kind::cleared, .prompt = {}});
-  }
-  if (tell_pins) {
-    tell_pins(std::move(left));
-  }
+  impl_->tell_news();
   return count;
 }
 

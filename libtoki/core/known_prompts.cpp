@@ -43,7 +43,7 @@ bool KnownPrompts::Before::operator()(const Key& a, const Key& b) const noexcept
 }
 
 std::size_t KnownPrompts::cost(const PromptRecord& record) {
-  return kOverhead + record.tokens.size() * sizeof(Token) +
+  return kOverhead + record.scope.bytes().size() + record.tokens.size() * sizeof(Token) +
          (record.embedding.values.size() + 2 * kHashDimension) * sizeof(float);
 }
 

@@ -163,16 +163,13 @@ void Engine::Impl::go_on_with_pin(Ticket::Impl& ticket, bool failed) {
 
 Result<Ticket> Engine::begin_pin() {
   std::unique_ptr<Ticket::Impl> ticket;
-  std::vector<PinRecord> records;
-  std::function<void(std::vector<PinRecord>)> tell;
   {
     const std::lock_guard lock(impl_->mutex);
     if (impl_->pool.leased() > 0) {
       return Error{Errc::not_found, "requests run"};
     }
     if (impl_->choose_hot_pins()) {
-      tell = impl_->tell_pins;
-      records = impl_->pins.records();
+      impl_->pins_changed();
     }
     impl_->assign_pins();
     const PinRecord* pin = impl_->next_pin();
@@ -193,16 +190,12 @@ Result<Ticket> Engine::begin_pin() {
       }
     }
   }
-  if (tell) {
-    tell(std::move(records));
-  }
+  impl_->tell_news();
   return ticket != nullptr ? Result<Ticket>(Ticket(std::move(ticket)))
                            : Error{Errc::not_found, "no pin waits"};
 }
 
 Result<std::uint64_t> Engine::pin(const Scope& scope, TokenSpan tokens) {
-  std::vector<PinRecord> records;
-  std::function<void(std::vector<PinRecord>)> tell;
   Result<std::uint64_t> id = Error{Errc::unavailable, "the backend is not known yet"};
   {
     const std::lock_guard lock(impl_->mutex);
@@ -225,12 +218,9 @@ Result<std::uint64_t> Engine::pin(const Scope& scope, TokenSpan tokens) {
     }
     impl_->pins_paused_until = {};
     impl_->assign_pins();
-    tell = impl_->tell_pins;
-    records = impl_->pins.records();
+    impl_->pins_changed();
   }
-  if (tell) {
-    tell(std::move(records));
-  }
+  impl_->tell_news();
   return id;
 }
 
@@ -263,8 +253,6 @@ Result<std::uint64_t> Engine::pin_prompt(std::uint64_t id, std::uint64_t length)
 }
 
 bool Engine::unpin(std::uint64_t id) {
-  std::vector<PinRecord> records;
-  std::function<void(std::vector<PinRecord>)> tell;
   {
     const std::lock_guard lock(impl_->mutex);
     const auto slot = impl_->holder(id);
@@ -275,12 +263,9 @@ bool Engine::unpin(std::uint64_t id) {
       impl_->pool.clear_pin(*slot);
     }
     impl_->assign_pins();  // another may take its place
-    tell = impl_->tell_pins;
-    records = impl_->pins.records();
+    impl_->pins_changed();
   }
-  if (tell) {
-    tell(std::move(records));
-  }
+  impl_->tell_news();
   impl_->notify();
   return true;
 }

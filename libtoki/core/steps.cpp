@@ -504,9 +504,9 @@ Result<Ticket> Engine::begin_spare() {
 }
 
 const Step* Ticket::next_step() {
+  const std::lock_guard lock(impl_->engine->mutex);
   const bool too_late = impl_->sent && !impl_->step_begun && !impl_->behind_begun;
   if (impl_->steps.empty() && impl_->unnamed) {
-    const std::lock_guard lock(impl_->engine->mutex);
     impl_->engine->make_choice(*impl_);
   }
   if (impl_->steps.empty() || too_late) {
@@ -517,6 +517,7 @@ const Step* Ticket::next_step() {
 }
 
 const Step* Ticket::begin_behind() noexcept {
+  const std::lock_guard lock(impl_->engine->mutex);
   const auto& steps = impl_->steps;
   if (steps.size() < 2 || steps[0].kind != Step::Kind::save ||
       steps[1].kind != Step::Kind::restore || steps[0].slot.index != steps[1].slot.index) {
@@ -527,8 +528,8 @@ const Step* Ticket::begin_behind() noexcept {
 }
 
 bool Ticket::may_send_behind() const noexcept {
-  const auto& steps = impl_->steps;
   const std::lock_guard lock(impl_->engine->mutex);
+  const auto& steps = impl_->steps;
   const bool last = steps.size() == (impl_->behind_begun ? 2 : 1);
   return last && steps.back().kind == Step::Kind::restore && impl_->slot && impl_->pin == 0 &&
          !impl_->unnamed && impl_->engine->abilities.cuts && !impl_->engine->exact() &&
@@ -564,10 +565,10 @@ const std::string& Ticket::trouble() const noexcept {
 }
 
 void Ticket::step_done(StepReport report) {
-  TOKI_CHECK(impl_->step_begun);
   const auto engine = impl_->engine;
   {
     const std::lock_guard lock(engine->mutex);
+    TOKI_CHECK(impl_->step_begun);
     impl_->step_begun = false;
     const bool left = report.error && report.error->code == Errc::cancelled &&
                       impl_->steps.front().kind != Step::Kind::erase;

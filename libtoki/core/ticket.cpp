@@ -310,14 +310,12 @@ bool Engine::Impl::doubts(const Ticket::Impl& ticket, const Outcome& outcome) co
 }
 
 // What a completed request leaves behind, for the tree, the known prompts and whoever keeps them.
-std::vector<PromptChange> Engine::Impl::remember(const Ticket::Impl& ticket, const Embedding& hash,
-                                                 Account& account) {
+void Engine::Impl::remember(const Ticket::Impl& ticket, const Embedding& hash, Account& account) {
   tree.insert(ticket.scope, ticket.tokens);
   tree_overflowed = tree_overflowed || tree.blocks() >= tree.capacity();
   const Embedding* model =
       ticket.embedding.kind == EmbeddingKind::model ? &ticket.embedding : nullptr;
   const auto done = known.remember(next_prompt, ticket.scope, ticket.tokens, hash, model, now_ms());
-  std::vector<PromptChange> changes;
   if (done.prompt != nullptr) {
     next_prompt += done.prompt->id == next_prompt ? 1 : 0;
     account.prompt = done.prompt->id;
@@ -329,13 +327,12 @@ std::vector<PromptChange> Engine::Impl::remember(const Ticket::Impl& ticket, con
     change.prompt.id = done.prompt->id;
     change.prompt.use = done.prompt->use;
     change.prompt.last_used_ms = done.prompt->last_used_ms;
-    changes.push_back(std::move(change));
+    prompt_changed(std::move(change));
   }
   for (const std::uint64_t id : done.evicted) {
     foreign = true;  // the backend's own cache may hold what is forgotten here
-    changes.push_back({.kind = PromptChange::Kind::removed, .prompt = {.id = id}});
+    prompt_changed({.kind = PromptChange::Kind::removed, .prompt = {.id = id}});
   }
-  return changes;
 }
 
 Ticket::Ticket(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
@@ -445,7 +442,9 @@ void Engine::Impl::settle_slots(Ticket::Impl& ticket, const Outcome& outcome,
                                 const Account& account) {
   settle_content(ticket, outcome, account);
   if (ticket.spoilt || !ticket.steps.empty()) {
-    pool.erase_before_use(*ticket.slot);
+    for (const std::uint32_t slot : ticket.claimed) {
+      pool.erase_before_use(slot);
+    }
   }
   // Of several it may be in, none is to be trusted. In exact mode nobody runs beside one that is left
   // either.
@@ -471,8 +470,6 @@ Account Ticket::finish(const Outcome& outcome) && {
   TOKI_CHECK(ticket != nullptr);
   const auto engine = ticket->engine;
   Account account;
-  std::vector<PromptChange> changes;
-  std::function<void(PromptChange)> tell;
   StoreDoubt doubt;
   const bool whole = outcome.ending == Ending::completed && ticket->tokens_known;
   const Embedding hash = whole ? hash_embedding(ticket->tokens) : Embedding{};
@@ -490,8 +487,7 @@ Account Ticket::finish(const Outcome& outcome) && {
       doubt = doubted ? engine->doubt : nullptr;
       engine->settle_slots(*ticket, outcome, account);
       if (whole && !account.tokenization_mismatch && !account.integrity_fault) {
-        changes = engine->remember(*ticket, hash, account);
-        tell = engine->tell;
+        engine->remember(*ticket, hash, account);
       }
     } else if (current && ticket->step_begun) {
       engine->broken_off(*ticket);
@@ -505,11 +501,7 @@ Account Ticket::finish(const Outcome& outcome) && {
   if (doubt) {
     doubt(ticket->scope, ticket->tokens);
   }
-  for (PromptChange& change : changes) {
-    if (tell) {
-      tell(std::move(change));
-    }
-  }
+  engine->tell_news();
   return account;
 }
 

@@ -59,11 +59,13 @@ struct Admission::Place {
     const auto later = std::find_if(
         all.begin(), all.end(), [&](const Waiter* other) { return other->round > waiter.round; });
     it = all.insert(later, &waiter);
+    ++*owner.queued_;
   }
   Place(const Place&) = delete;
   Place& operator=(const Place&) = delete;
   ~Place() {
     owner.waiters_.erase(it);
+    --*owner.queued_;
     owner.left_ += served ? 0U : 1U;
   }
   Admission& owner;
@@ -73,12 +75,14 @@ struct Admission::Place {
 
 Admission::Admission(asio::any_io_executor executor, Engine& engine, AdmissionLimits limits)
     : executor_(std::move(executor)), engine_(engine), limits_(limits) {
-  engine_.on_slot_free([this, alive = std::weak_ptr(alive_)] {
-    if (waiters_.empty()) {
+  // Called by any thread, perhaps even once more when this has ended.
+  engine_.on_slot_free([this, queued = std::weak_ptr(queued_), executor = executor_] {
+    const auto waiting = queued.lock();
+    if (!waiting || *waiting == 0) {
       return;
     }
-    asio::post(executor_, [this, alive] {
-      if (alive.lock()) {
+    asio::post(executor, [this, queued] {
+      if (queued.lock()) {
         serve_waiters();
       }
     });

@@ -13,6 +13,9 @@ namespace {
 
 using Refusal = HttpError;
 
+// They stand in the scope of what is remembered of the request.
+constexpr std::size_t kMaxAdapterBytes = 1024;
+
 Refusal invalid(std::string message) {
   return {.status = 400, .type = "invalid_request_error", .message = std::move(message)};
 }
@@ -162,6 +165,10 @@ std::variant<GenerationRequest, HttpError> read_generation_request(Endpoint endp
     return *refusal;
   }
   if (const JsonField* lora = body.find("lora")) {
+    if (lora->value.size() > kMaxAdapterBytes) {
+      leave_to_backend(request, Reason::too_large);
+      return request;
+    }
     request.adapters = lora->value;
   }
   if (endpoint == Endpoint::completions || endpoint == Endpoint::completion) {

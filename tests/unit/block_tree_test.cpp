@@ -2,6 +2,9 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <string>
+
 #include "unit/token_ranges.hpp"
 
 using namespace toki;
@@ -243,6 +246,37 @@ TEST_CASE("tree: a byte budget holds, and the index takes at most 64 bytes a blo
         64.0 + tokens_bytes);
 }
 
+TEST_CASE("tree: scopes take room as blocks do, and go with their last block") {
+  const std::size_t budget = 1 << 20;
+  BlockTree tree({.block_size = 32, .max_blocks = 1 << 20, .max_bytes = budget});
+  const std::string text(1000, 'x');
+  std::size_t most = 0;
+  for (int i = 0; i < 20000; ++i) {
+    tree.insert(Scope({text, std::to_string(i)}), range(1000, 40));
+    most = std::max(most, tree.bytes());
+  }
+  CHECK(most <= budget);
+  CHECK(tree.match(Scope({text, "19999"}), range(1000, 40)).tokens == 40);
+  CHECK(tree.match(Scope({text, "1"}), range(1000, 40)).tokens == 0);
+  tree.check_invariants();
+  for (Token i = 0; i < 3000; ++i) {  // one takes the room of all of them
+    tree.insert(kScope, range(1000 * i, 320));
+  }
+  CHECK(tree.bytes() <= budget);
+  CHECK(tree.blocks() >= tree.capacity() - 2);
+  tree.check_invariants();
+}
+
+TEST_CASE("tree: an empty prompt can be pinned, and leaves nothing behind") {
+  BlockTree tree({.block_size = 8, .max_blocks = 100});
+  CHECK(tree.pin(kScope, {}));
+  tree.insert(Scope({"other"}), range(1, 8));
+  tree.unpin(kScope, {});
+  tree.insert(Scope({"other"}), range(9, 8));
+  CHECK(tree.match(kScope, range(1, 8)).tokens == 0);
+  tree.check_invariants();
+}
+
 TEST_CASE("tree: a path that ends where its page ends is found whole") {
   constexpr std::size_t kPage = 1024;  // numbers a page; the root has the first
   for (const std::size_t blocks : {kPage - 2, kPage - 1, kPage, 2 * kPage - 1}) {
@@ -275,6 +309,7 @@ TEST_CASE("tree: inserting what was reserved takes no more memory") {
   BlockTree tree({.block_size = 16, .max_blocks = 1 << 20});
   tree.reserve(blocks);
   tree.reserve(blocks);
+  tree.insert(kScope, range(1, 16));  // so that the scope is there
   const std::size_t before = tree.bytes();
   tree.insert(kScope, range(1, 16 * blocks));
   CHECK(tree.blocks() == blocks);

@@ -17,6 +17,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -71,7 +72,8 @@ class TOKI_EXPORT Admission {
   std::list<Waiter*> waiters_;
   std::uint64_t round_ = 0;                      // the last one of which somebody was served
   std::map<std::string, std::uint64_t> served_;  // tenants, and the round; past ones are left out
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  // How many of them: that is asked by any thread that frees a slot.
+  std::shared_ptr<std::atomic<std::size_t>> queued_ = std::make_shared<std::atomic<std::size_t>>(0);
   std::uint64_t full_ = 0, timeouts_ = 0, slot_waits_ = 0, coalesced_ = 0, left_ = 0, unready_ = 0;
 };
 
