@@ -13,8 +13,9 @@
 
 namespace {
 
-// Stands for an inference server in this process: counts what it computes, and answers nonsense. A
-// slot is never used by two threads at once, because only one ticket has it.
+// Stands for an inference server in this process: counts what it computes, and answers nonsense.
+// Several threads use it at once, but never two the same slot, because only one ticket has it: what
+// is the slots' own needs no lock, and what they share is atomic.
 class Model final : public toki::Backend {
  public:
   static constexpr std::size_t kSlots = 2;

@@ -3,8 +3,9 @@
 //
 //     in_process MODEL.gguf FOLDER [--cold] < turns
 //
-// A line of `turns` is "conversation<TAB>role<TAB>text"; what a `user` says is answered. FOLDER keeps
-// the KV cache, also for the next run. --cold reuses nothing, to compare with.
+// A line of `turns` is "conversation<TAB>role<TAB>text"; what a `user` says is answered, one turn at a
+// time, as the backend wants it. FOLDER keeps the KV cache, also for the next run. --cold reuses
+// nothing, to compare with.
 #include <toki/toki.hpp>
 
 #include <algorithm>

@@ -1,7 +1,8 @@
 // llama.cpp in this process as a toki::Backend: a slot is a sequence (llama_seq_id), its state a file
 // of llama_state_seq_save_file(), which KvStore reads.
 //
-// Threads: one at a time, as llama_context wants it.
+// Threads: one at a time, as llama_context wants it: all sequences share one. A program that runs
+// several tickets at once holds a mutex of its own round run_steps(), compute() and generate().
 #pragma once
 
 #include <toki/backend.hpp>

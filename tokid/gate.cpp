@@ -7,6 +7,7 @@
 #include <openssl/evp.h>
 #include <utility>
 
+#include "query.hpp"
 #include "request_check.hpp"
 
 namespace tokid {
@@ -55,21 +56,6 @@ bool same_site(const beast::http::fields& fields) {
   const bool own = origin.empty() || (slashes != std::string_view::npos &&
                                       origin.substr(slashes + 3) == view(fields[field::host]));
   return own && (site.empty() || site == "same-origin" || site == "none");
-}
-
-// The value of ?tenant=, for which names need no unescaping.
-std::string_view named_tenant(std::string_view target) {
-  constexpr std::string_view kName = "tenant=";
-  const auto mark = target.find('?');
-  std::string_view query = mark == std::string_view::npos ? "" : target.substr(mark + 1);
-  while (!query.empty()) {
-    const std::string_view pair = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(pair.size() + 1, query.size()));
-    if (pair.starts_with(kName)) {
-      return pair.substr(kName.size());
-    }
-  }
-  return {};
 }
 
 }  // namespace
@@ -168,7 +154,8 @@ Gate::Visit Gate::enter(const Request& request) {
   visit.client = found.tenant->name;
   // The admin looks at all pins; what it asks or pins may be for a tenant.
   const bool of_all = found.admin && request.target.starts_with("/toki/");
-  const auto meant = of_all ? keys_.named(named_tenant(request.target)) : found.tenant;
+  const auto meant =
+      of_all ? keys_.named(query_field(request.target, "tenant").value_or("")) : found.tenant;
   visit.scope = isolates() && meant != nullptr ? meant->id : std::string();
   if (need == Need::work && !found.admin) {
     auto taken = use_.take(found.tenant->id, options_.limits, std::chrono::steady_clock::now());

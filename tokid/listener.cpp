@@ -92,6 +92,9 @@ Status remove_dead_socket(const std::string& path) {
   address.sun_family = AF_UNIX;
   path.copy(address.sun_path, sizeof address.sun_path - 1);
   const int probe = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (probe < 0) {
+    return failed(path, errno);
+  }
   const bool refused =
       ::connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 &&
       errno == ECONNREFUSED;

@@ -20,6 +20,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include "json_text.hpp"
+
 namespace tokid {
 namespace {
 
@@ -188,10 +190,6 @@ void write_text(fmt::memory_buffer& line, const toki::http::RequestReport& r,
   if (!r.client.empty()) {
     fmt::format_to(out, FMT_COMPILE(" tenant={}"), r.client);
   }
-}
-
-std::string text_or_null(std::string_view text) {
-  return text.empty() ? "null" : toki::http::quote(text);
 }
 
 void write_json(fmt::memory_buffer& line, const toki::http::RequestReport& r,

@@ -3,7 +3,7 @@
 // out in one write, when the turn's answers are on their way; warnings and errors at once.
 //
 // Threads:   any.
-// Ownership: the executor's context must outlive gather_log().
+// Ownership: the executor's context must outlive the LogGathering.
 // Errors:    what cannot be written is lost. A crash loses the lines of its turn.
 #pragma once
 

@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "query.hpp"
+
 namespace tokid {
 
 namespace asio = boost::asio;
@@ -32,39 +34,11 @@ constexpr std::uint64_t kMostFlushMs = 600000;
 constexpr Millis kForgetLimit{30000};  // for saves under way, and for the index
 constexpr Millis kLook{10};
 
-// The value of a query's field; nothing when it is not there. Numbers need no unescaping.
-std::optional<std::string_view> field_of(std::string_view target, std::string_view name) {
-  const std::size_t mark = target.find('?');
-  std::string_view query = mark == target.npos ? std::string_view() : target.substr(mark + 1);
-  while (!query.empty()) {
-    const std::string_view field = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(field.size() + 1, query.size()));
-    if (field.substr(0, field.find('=')) == name) {
-      return field.size() > name.size() ? field.substr(name.size() + 1) : std::string_view();
-    }
-  }
-  return std::nullopt;
-}
-
 std::optional<std::uint64_t> number_of(std::string_view text) {
   std::uint64_t number = 0;
   const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number);
   const bool whole = fault == std::errc() && end == text.data() + text.size();
   return whole ? std::optional(number) : std::nullopt;
-}
-
-// Only fields that are known: a slip of the pen must not become "forget all".
-bool only_fields(std::string_view target, std::initializer_list<std::string_view> names) {
-  const std::size_t mark = target.find('?');
-  std::string_view query = mark == target.npos ? std::string_view() : target.substr(mark + 1);
-  while (!query.empty()) {
-    const std::string_view field = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(field.size() + 1, query.size()));
-    if (std::find(names.begin(), names.end(), field.substr(0, field.find('='))) == names.end()) {
-      return false;
-    }
-  }
-  return true;
 }
 
 Page forgotten(std::size_t prompts, std::uint64_t segments, bool index) {
@@ -129,18 +103,18 @@ Page Operations::tree() const {
 }
 
 Page Operations::requests(std::string_view target) const {
-  const auto text = field_of(target, "after");
+  const auto text = query_field(target, "after");
   const auto after = text ? number_of(*text) : std::optional<std::uint64_t>(0);
-  if (!after || !only_fields(target, {"after"})) {
+  if (!after || !query_has_only(target, {"after"})) {
     return error_page(400, "the only parameter is after, the number of a request");
   }
   return {.body = recent_.to_json(*after)};
 }
 
 asio::awaitable<Page> Operations::flush(std::string_view target) {
-  const auto text = field_of(target, "limit_ms");
+  const auto text = query_field(target, "limit_ms");
   const auto limit = text ? number_of(*text) : std::optional(kFlushMs);
-  if (!limit || *limit > kMostFlushMs || !only_fields(target, {"limit_ms"})) {
+  if (!limit || *limit > kMostFlushMs || !query_has_only(target, {"limit_ms"})) {
     co_return error_page(400, fmt::format("the only parameter is limit_ms, 0 to {}", kMostFlushMs));
   }
   const auto deadline = std::chrono::steady_clock::now() + Millis(*limit);
@@ -195,8 +169,8 @@ asio::awaitable<void> Operations::erase_slots() {
 }
 
 asio::awaitable<Page> Operations::forget(std::string_view target) {
-  const auto id = field_of(target, "id"), stored_id = field_of(target, "stored_id");
-  if (!only_fields(target, {"id", "stored_id"}) || (id && stored_id)) {
+  const auto id = query_field(target, "id"), stored_id = query_field(target, "stored_id");
+  if (!query_has_only(target, {"id", "stored_id"}) || (id && stored_id)) {
     co_return error_page(400,
                          "the parameters are id or stored_id, as GET /toki/entries shows them");
   }

@@ -1,22 +1,12 @@
 #include "recent_requests.hpp"
 
-#include <toki/http/body_edit.hpp>
 #include <toki/http/generation_request.hpp>
 
 #include <fmt/format.h>
 
-#include <string_view>
+#include "json_text.hpp"
 
 namespace tokid {
-namespace {
-
-// Names and errors of ours, which may be missing.
-std::string text_or_null(std::string_view text) {
-  return text.empty() ? "null" : toki::http::quote(text);
-}
-
-}  // namespace
-
 void RecentRequests::add(const toki::http::RequestReport& r, std::int64_t ended_ms) {
   using toki::http::Endpoint;
   const Endpoint endpoint = toki::http::endpoint_of(r.method, r.path);

@@ -18,6 +18,7 @@
 #include <string_view>
 #include <utility>
 
+#include "query.hpp"
 #include "request_check.hpp"
 #include "routes.hpp"
 
@@ -288,7 +289,7 @@ asio::awaitable<void> Server::serve_by(Service& service, Session& session,
                                        const Gate::Visit& visit, AnswerWriter& answer) {
   toki::http::ClientRequest request = given;
   const OwnCall call = own_call(request.method, request.target);
-  const bool only = call != OwnCall::none && !query_value(request.target, "backend").empty();
+  const bool only = call != OwnCall::none && !query_text(request.target, "backend").empty();
   const std::string target = only ? without_field(request.target, "backend") : std::string();
   request.target = only ? std::string_view(target) : request.target;
   std::optional<Page> page;

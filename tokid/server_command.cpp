@@ -5,19 +5,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <fcntl.h>
 #include <filesystem>
 #include <string_view>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "data_dir.hpp"
-#include "spawn.hpp"
+#include "program_help.hpp"
 
 namespace tokid {
 
@@ -27,29 +24,6 @@ using toki::Error;
 using toki::http::Address;
 
 namespace {
-
-toki::Result<std::string> help_text(const std::string& program) {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    return Error{Errc::unavailable, std::string("pipe: ") + std::strerror(errno)};
-  }
-  auto pid = spawn({program, "--help"}, ends[1]);
-  ::close(ends[1]);
-  std::string text;
-  if (pid) {
-    std::array<char, 4096> piece{};
-    ssize_t got = 0;
-    while ((got = ::read(ends[0], piece.data(), piece.size())) > 0) {
-      text.append(piece.data(), static_cast<std::size_t>(got));
-    }
-    ::waitpid(*pid, nullptr, 0);
-  }
-  ::close(ends[0]);
-  if (!pid) {
-    return std::move(pid).error();
-  }
-  return text;
-}
 
 std::string free_port() {
   asio::io_context context;
@@ -172,7 +146,7 @@ toki::Result<Address> where_it_listens(const std::vector<std::string>& words, co
 // Adds what is missing of it, where `words[0] --help` lists it.
 toki::Result<ServerCommand> completed(std::vector<std::string> words, const Address* wanted,
                                       const std::string& slot_dir) {
-  auto help = help_text(words[0]);
+  auto help = program_help(words[0], kHelpLimit);
   if (!help) {
     return std::move(help).error();
   }

@@ -28,6 +28,7 @@ toki::Status check_command(const Options& options);
 /// What stands behind `--`, or none. Adds --host, --port, -np, --slot-save-path, --cache-ram 0 and
 /// --metrics where they are not given (as a flag or in the environment) and `PROGRAM --help` lists
 /// them. The options learn from it: the backend's address, the slot folder, the batch of --exact.
+/// Errc::timed_out: that help does not end (kHelpLimit).
 toki::Result<std::optional<ServerCommand>> complete_command(Options& options);
 
 }  // namespace tokid

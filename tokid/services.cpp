@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "data_dir.hpp"
+#include "query.hpp"
 
 namespace tokid {
 
@@ -71,25 +72,6 @@ std::string renamed(std::string_view entry, const std::string& name) {
 
 }  // namespace
 
-std::string query_value(std::string_view target, std::string_view name) {
-  return toki::http::decoded_path(toki::http::query_value(target, name));
-}
-
-std::string without_field(std::string_view target, std::string_view name) {
-  const std::size_t mark = std::min(target.find('?'), target.size());
-  std::string rest(target.substr(0, mark));
-  std::string_view query = target.substr(std::min(mark + 1, target.size()));
-  char before = '?';
-  while (!query.empty()) {
-    const std::string_view field = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(field.size() + 1, query.size()));
-    if (field.substr(0, field.find('=')) != name) {
-      rest.append(1, std::exchange(before, '&')).append(field);
-    }
-  }
-  return rest;
-}
-
 toki::Status Services::open(asio::io_context& io, const Options& options,
                             const ServerCommand* command, Recorder* recorder) {
   std::vector<ServiceSetup> setups;
@@ -135,7 +117,7 @@ std::string Services::known() const {
 std::variant<Service*, HttpError> Services::choose(const ClientRequest& request) const {
   Service* const first = all_.front().get();
   const bool own = own_call(request.method, request.target) != OwnCall::none;
-  std::string name = own ? query_value(request.target, "backend") : std::string();
+  std::string name = own ? query_text(request.target, "backend") : std::string();
   if (!name.empty()) {
     const auto is_it = [&](const auto& service) { return service->name() == name; };
     const auto found = std::find_if(all_.begin(), all_.end(), is_it);
@@ -146,7 +128,7 @@ std::variant<Service*, HttpError> Services::choose(const ClientRequest& request)
   const bool backend = !name.empty();
   if (!backend && named()) {
     name = request.method == "POST" ? model_in(request.body) : std::string();
-    name = name.empty() ? query_value(request.target, "model") : name;
+    name = name.empty() ? query_text(request.target, "model") : name;
   }
   const auto found = by_name_.find(name);
   if (found != by_name_.end()) {

@@ -24,11 +24,6 @@
 
 namespace tokid {
 
-/// A value of the target's query, unescaped; empty: it is not there.
-std::string query_value(std::string_view target, std::string_view name);
-/// The target without that field of its query.
-std::string without_field(std::string_view target, std::string_view name);
-
 class Services {
  public:
   /// Opens one for each backend that the options name. `command`: of the server behind --, or null;

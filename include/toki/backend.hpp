@@ -2,7 +2,8 @@
 // generation: whoever holds a ticket talks to the model itself, so streamed bytes never cross this
 // interface.
 //
-// Threads:   called without locks, by one driver at a time; a completion may come on any thread.
+// Threads:   called without locks, by several drivers at once where several tickets run, but never
+//            by two for one slot; a completion may come on any thread.
 // Ownership: arguments are only valid during the call; implementers copy what they need.
 // Errors:    implementers must not throw; each call ends in exactly one completion, a value or an
 //            Error.

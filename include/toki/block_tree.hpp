@@ -34,10 +34,10 @@ namespace toki {
 struct BlockTreeOptions {
   std::size_t block_size =
       32;  ///< tokens a block, 8 to 512; smaller finds finer, larger needs less memory
-  std::size_t max_blocks = 1 << 20;  ///< hard budget; at least 1, at most 2^31
+  std::size_t max_blocks = 1 << 20;  ///< hard budget; at least 1, at most 2^31 - 2
   std::size_t max_bytes = 0;         ///< hard budget for bytes(), from 64 KiB and 1,024 blocks on:
                                      ///< so much a tree takes in any case; 0: none
-  double half_life = 1024;           ///< inserts after which a use counts half
+  double half_life = 1024;           ///< inserts after which a use counts half; above 0
   /// Hash of one block; null: XXH3-64. Exactness does not depend on it, only speed does.
   std::uint64_t (*hash)(const Token* tokens, std::size_t count) = nullptr;
 };
@@ -58,7 +58,7 @@ class TOKI_EXPORT BlockTree {
     double use = 0;  ///< decayed number of inserts that went through its end
   };
 
-  /// REQUIRES: a block size of 8 to 512, at least one block.
+  /// REQUIRES: a block size of 8 to 512, 1 to 2^31 - 2 blocks, a half life above 0.
   explicit BlockTree(const BlockTreeOptions& options = {});
   ~BlockTree();
   /// The source may only be destroyed or assigned to.
@@ -81,7 +81,8 @@ class TOKI_EXPORT BlockTree {
   std::size_t insert(const Scope& scope, TokenSpan prompt, std::span<const std::uint64_t> keys);
 
   /// Inserts the prompt and keeps it, whatever the budget evicts, until it is unpinned as often as
-  /// it was pinned. False when the budget does not hold all of it.
+  /// it was pinned. False when the budget does not hold all of it, or when 65,535 pins end where this
+  /// one does.
   bool pin(const Scope& scope, TokenSpan prompt);
   /// Takes back one pin() of the same prompt; without effect where there is none.
   void unpin(const Scope& scope, TokenSpan prompt);

@@ -1,10 +1,11 @@
 // Engine: decides where each request runs so that the longest exact token prefix is reused, and
 // keeps the books. It does no I/O and never waits: a driver runs what it decides.
 //
-// Threads:   shareable; one mutex, held for memory work only. Callbacks run without it.
+// Threads:   shareable; one mutex, held for memory work only. Listeners (on_...) run without it;
+//            clocks, StoreLookup and visits run under it.
 // Ownership: copies tokens; tickets keep the engine's state alive, so either may die first.
-// Errors:    begin() answers Errc::busy when there is no slot for the request now; nothing else
-//            fails.
+// Errors:    begin() answers Errc::busy when there is no slot for the request now. Of the others
+//            only those that return a Result fail, each as it says.
 // Cost:      begin() compares the prompt with the tree and every slot: microseconds, some hundred
 //            for very long prompts.
 //
@@ -82,7 +83,7 @@ enum class Reason : std::uint8_t {
   several_answers,     ///< one request, several sequences: the backend chooses
   tokenize_failed,     ///< its tokens could not be known in time
   too_large,           ///< too large to be worth tokenizing, or to be kept
-  media,               ///< holds images or audio, whose tokens are not text
+  media,               ///< holds images or audio, and not known where in the prompt
   not_cacheable,       ///< a generation whose prompt toki does not read
 };
 /// The name of the enumerator. Static string.
@@ -206,13 +207,16 @@ struct Account {
   bool wants_embedding = false;  ///< it is remembered without a model's embedding
 };
 
-/// The name of the enumerator. Static string.
+/// The name of the enumerator, but `refused` is "refused_by_backend": tokid refuses too. Static
+/// string.
 TOKI_EXPORT std::string_view to_string(Ending value) noexcept;
 
 class Engine;
 
 /// The right to use a slot for one request. Move-only. A ticket that dies without finish() counts
 /// as cancelled and leaves of the slot's content only what is certain.
+/// Threads: one at a time, not always the same; distinct tickets are independent. What stored()
+/// gives: any thread.
 class TOKI_EXPORT Ticket {
  public:
   /// The source may only be destroyed or assigned to.
@@ -451,7 +455,8 @@ class TOKI_EXPORT Engine {
   /// Pins the prefix by hand: from then on, whenever nothing else is to be done, it is put into a slot
   /// that serves only prompts that begin with all of it. The id, also of one pinned before. One slot
   /// stays free of pins: Errc::busy when it would not, or when there are too many. Errc::unavailable
-  /// before the backend is known; Errc::invalid_argument: no tokens, or more than a slot holds.
+  /// before the backend is known; Errc::invalid_argument: no tokens, or more than a slot holds;
+  /// Errc::unsupported: in exact mode nothing is pinned.
   Result<std::uint64_t> pin(const Scope& scope, TokenSpan tokens);
   /// The same for the first `length` tokens of a remembered prompt; 0: for all of it. Errc::not_found:
   /// it is not remembered; Errc::invalid_argument also when it is of another model or other adapters,

@@ -71,7 +71,7 @@ TOKI_EXPORT std::unique_ptr<SimilarityIndex> make_scan_index(std::size_t dimensi
 
 /// More of each finds more and takes longer (docs/benchmarks.md has figures).
 struct HnswOptions {
-  std::size_t links = 16;           ///< neighbours a vector keeps in each layer (M)
+  std::size_t links = 16;           ///< neighbours a vector keeps in each layer (M); 2 to 1000
   std::size_t build_effort = 200;   ///< candidates weighed when one is added (ef_construction)
   std::size_t search_effort = 128;  ///< candidates weighed in a search (ef), at least the count
 };
@@ -79,6 +79,7 @@ struct HnswOptions {
 /// Approximate search in a navigable small-world graph, by hnswlib (Malkov and Yashunin,
 /// https://arxiv.org/abs/1603.09320), one graph a scope. A removed or replaced vector stays in the
 /// graph, never to be returned; when more than half of it is such, that write builds it anew.
+/// REQUIRES: 2 to 1000 links.
 TOKI_EXPORT std::unique_ptr<SimilarityIndex> make_hnsw_index(std::size_t dimension,
                                                              const HnswOptions& options = {});
 

@@ -221,7 +221,7 @@ enum {
   TOKI_REASON_SEVERAL_ANSWERS = 11,    ///< one request, several sequences
   TOKI_REASON_TOKENIZE_FAILED = 12,    ///< its tokens could not be known in time
   TOKI_REASON_TOO_LARGE = 13,          ///< too large to be worth tokenizing
-  TOKI_REASON_MEDIA = 14,              ///< holds images or audio
+  TOKI_REASON_MEDIA = 14,              ///< holds images or audio, and not known where
   TOKI_REASON_NOT_CACHEABLE = 15       ///< a generation whose prompt is not read
 };
 /// The name in small letters, for example "slot_prefix"; "unknown" for any other number.
@@ -326,7 +326,8 @@ TOKI_API toki_status toki_engine_forget_all(toki_engine* engine, size_t* prompts
 /// Pins a prefix: a slot is kept for it that serves only prompts that begin with all of it. It gets
 /// into one by toki_engine_run_chore(), or by a request. `id` gets its number, also when it was
 /// pinned before. One slot stays free of pins: TOKI_ERROR_BUSY when it would not.
-/// TOKI_ERROR_UNAVAILABLE: there is no backend yet.
+/// TOKI_ERROR_UNAVAILABLE: there is no backend yet. TOKI_ERROR_UNSUPPORTED: in exact mode nothing is
+/// pinned.
 TOKI_API toki_status toki_engine_pin(toki_engine* engine, const toki_scope* scope,
                                      const toki_token* tokens, size_t count, uint64_t* id,
                                      toki_error* error);
@@ -382,6 +383,8 @@ typedef struct toki_timed {
 /// Functions that block until the work is done and say how it ended; the text of `error` (never
 /// NULL here) is theirs to fill with what toki_ticket_trouble() is to say. A function that is NULL
 /// cannot be done. `slot` counts from 0. `file` is a name in the slot_dir of the store's options.
+/// Several threads call them at once where several run the steps of tickets, but never two for one
+/// slot: what slots share is theirs to guard.
 typedef struct toki_backend {
   size_t size;  ///< of this struct: toki_init()
   void* user;   ///< given to each

@@ -37,6 +37,7 @@
 #include "core/hash.hpp"
 #include "core/key_table.hpp"
 #include "core/readers_lock.hpp"
+#include "core/scope_map.hpp"
 #include "core/siblings.hpp"
 #include "core/stream_copy.hpp"
 
@@ -65,12 +66,6 @@ struct Node {
   float use = 0;
 };
 static_assert(sizeof(Node) == 40);
-
-struct ScopeHash {
-  std::size_t operator()(const Scope& scope) const noexcept {
-    return static_cast<std::size_t>(scope.seed());
-  }
-};
 
 // The coldest first.
 struct LeafList {
@@ -144,7 +139,7 @@ struct TOKI_HIDDEN BlockTree::Impl {
   KeyTable table{memory};
   std::vector<std::unique_ptr<Siblings>> siblings;
   std::vector<std::uint32_t> free_siblings;
-  std::unordered_map<Scope, NodeId, ScopeHash> roots;
+  ScopeMap<NodeId> roots;
   std::unordered_map<NodeId, const Scope*> scopes;  // of the roots
   std::vector<NodeId> barren;    // roots without blocks, or they were: gone before the next insert
   std::size_t scope_blocks = 0;  // blocks' worth of memory that the scopes take

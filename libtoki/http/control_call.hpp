@@ -48,9 +48,4 @@ boost::asio::awaitable<Result<Tokens>> tokenize(Upstream& upstream, std::string_
                                                 TokenizeFlags flags, std::string_view authorization,
                                                 Millis limit);
 
-/// The inside of a JSON string, still escaped.
-inline std::string_view inner(std::string_view json_string) {
-  return json_string.substr(1, json_string.size() - 2);
-}
-
 }  // namespace toki::http

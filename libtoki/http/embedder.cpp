@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "http/control_call.hpp"
+#include "http/json_string.hpp"
 
 namespace toki::http {
 

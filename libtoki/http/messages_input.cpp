@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "http/json_string.hpp"
+
 namespace toki::http {
 namespace {
 
@@ -40,10 +42,6 @@ Error unknown() {
 
 Error unknown_block(std::string_view type) {
   return type == "image" ? Error{Errc::unsupported, "the prompt holds media"} : unknown();
-}
-
-std::string_view inner(std::string_view string) {
-  return string.substr(1, string.size() - 2);
 }
 
 std::optional<std::string_view> raw_string(const JsonField& object, std::string_view key) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "http/control_call.hpp"
+#include "http/json_string.hpp"
 #include "http/media_tokens.hpp"
 #include "http/responses_input.hpp"
 

@@ -46,7 +46,7 @@ class PromptTable {
 
   explicit PromptTable(SQLite::Database& database);
 
-  /// Every whole row, in no order, and the ids of those that are not. On an exception, what was
+  /// Every whole row, by id, and the ids of those that are not. On an exception, what was
   /// read before it is whole. Ends early when `stop` becomes true.
   void read(std::vector<PromptRecord>& records, std::vector<std::uint64_t>& bad,
             const std::atomic<bool>& stop);

@@ -548,15 +548,6 @@ std::uint64_t StateLayout::bytes_per_token() const {
   return bytes;
 }
 
-bool StateLayout::same_rows(const StateLayout& other) const {
-  const auto same = [](const Part& a, const Part& b) {
-    return a.type == b.type && a.row_bytes == b.row_bytes;
-  };
-  // Older versions do not tell whether rows are rotated.
-  return (version < 4) == (other.version < 4) && k_rot == other.k_rot && v_rot == other.v_rot &&
-         std::equal(parts.begin(), parts.end(), other.parts.begin(), other.parts.end(), same);
-}
-
 namespace {
 
 constexpr std::uint32_t kLayoutFormat = 1;

@@ -46,10 +46,6 @@ struct StateLayout {
   bool v_transposed() const { return !parts.empty() && parts.back().element_bytes != 0; }
   std::uint64_t bytes_per_token() const;
 
-  /// Rows of files of either layout mean the same: only the frame around them differs, for example
-  /// because the server was started with another number of slots, or V is transposed in one.
-  bool same_rows(const StateLayout& other) const;
-
   /// A canonical form: equal layouts, and only those, have equal bytes.
   std::string bytes() const;
   static Result<StateLayout> from_bytes(std::string_view bytes);  ///< strict; Errc::corrupt

@@ -111,6 +111,19 @@ StateRowSource rows_of(const StateFile& a, const StateFile& b, std::size_t share
   };
 }
 
+// Rows of files of either layout mean the same: only the frame around them differs, for example because
+// the server was started with another number of slots, or V is transposed in one.
+bool same_rows(const StateLayout& one, const StateLayout& other) {
+  const auto same = [](const StateLayout::Part& a, const StateLayout::Part& b) {
+    return a.type == b.type && a.row_bytes == b.row_bytes;
+  };
+  // Older versions do not tell whether rows are rotated.
+  return (one.version < 4) == (other.version < 4) && one.k_rot == other.k_rot &&
+         one.v_rot == other.v_rot &&
+         std::equal(one.parts.begin(), one.parts.end(), other.parts.begin(), other.parts.end(),
+                    same);
+}
+
 void cut(const std::string& path, std::size_t tokens, std::uint32_t slot, const std::string& out) {
   const Loaded loaded(path);
   if (tokens > loaded.file.tokens().size()) {
@@ -126,7 +139,7 @@ void join(const std::string& a_path, const std::string& b_path, std::size_t toke
   if (common_prefix(a.file.tokens(), b.file.tokens()) < tokens) {
     throw std::runtime_error("they part earlier");
   }
-  if (!a.file.layout().same_rows(b.file.layout())) {
+  if (!same_rows(a.file.layout(), b.file.layout())) {
     throw std::runtime_error("their rows differ in kind");
   }
   write(b.file.layout(), b.file.tokens(), slot, rows_of(a.file, b.file, tokens), out);
@@ -135,7 +148,7 @@ void join(const std::string& a_path, const std::string& b_path, std::size_t toke
 void as(const std::string& path, const std::string& like_path, std::uint32_t slot,
         const std::string& out) {
   const Loaded loaded(path), like(like_path);
-  if (!loaded.file.layout().same_rows(like.file.layout())) {
+  if (!same_rows(loaded.file.layout(), like.file.layout())) {
     throw std::runtime_error("their rows differ in kind");
   }
   write(like.file.layout(), loaded.file.tokens(), slot, rows_of(loaded.file, loaded.file, 0), out);

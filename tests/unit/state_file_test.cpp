@@ -453,25 +453,9 @@ TEST_CASE("state file: rows of any layout go into any other that holds the same"
     for (const State& to : states) {
       INFO(named(from) << " to " << named(to));
       const StateLayout layout = parsed(built(to)).layout();
-      CHECK(layout.same_rows(file.layout()) == ((from.version < 4) == (to.version < 4)));
       CHECK(written(layout, file.tokens(), to.slot, rows_of(file)) == built(to));
     }
   }
-}
-
-TEST_CASE("state file: layouts of different rows say so") {
-  const StateLayout layout = parsed(built(plain_state())).layout();
-  CHECK(layout.same_rows(layout));
-  const auto differs = [&](const std::function<void(StateLayout&)>& change) {
-    StateLayout other = layout;
-    change(other);
-    return !layout.same_rows(other) && !(layout == other);
-  };
-  CHECK(differs([](StateLayout& other) { other.parts[0].type = 9; }));
-  CHECK(differs([](StateLayout& other) { other.parts[3].row_bytes += 2; }));
-  CHECK(differs([](StateLayout& other) { other.k_rot = 64; }));
-  CHECK(differs([](StateLayout& other) { other.v_rot = 64; }));
-  CHECK(differs([](StateLayout& other) { other.parts.pop_back(); }));
 }
 
 TEST_CASE("state file: two prompts are joined where they part, like the file of the whole") {

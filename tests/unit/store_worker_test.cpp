@@ -10,15 +10,16 @@
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <optional>
 #include <stdlib.h>
 #include <string>
-#include <thread>
 #include <utility>
+
+#include "support/wait.hpp"
 
 using namespace toki;
 using namespace toki::http;
+using toki::test::wait_until;
 
 namespace {
 
@@ -38,14 +39,6 @@ struct Folder {
   fs::path path;
 };
 
-bool soon(const std::function<bool()>& condition) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!condition() && std::chrono::steady_clock::now() < limit) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return condition();
-}
-
 boost::asio::awaitable<void> keep(boost::asio::awaitable<Result<std::uint64_t>> work,
                                   std::optional<Result<std::uint64_t>>& result) {
   result = co_await std::move(work);
@@ -64,17 +57,17 @@ TEST_CASE(
   std::ofstream(slots / "toki-there.bin") << "state";
   worker.discard("toki-there.bin");
   worker.discard("toki-late.bin");
-  CHECK(soon([&] { return !fs::exists(slots / "toki-there.bin"); }));
+  CHECK(wait_until([&] { return !fs::exists(slots / "toki-there.bin"); }));
   std::ofstream(slots / "toki-other.bin") << "state";
   std::ofstream(slots / "toki-late.bin") << "state";  // the server had yet to write it
-  CHECK(soon([&] {
+  CHECK(wait_until([&] {
     worker.discard_again();
     return !fs::exists(slots / "toki-late.bin");
   }));
   std::ofstream(slots / "toki-late.bin") << "another with the name";
   worker.discard_again();
   worker.discard("toki-other.bin");
-  CHECK(soon([&] { return !fs::exists(slots / "toki-other.bin"); }));
+  CHECK(wait_until([&] { return !fs::exists(slots / "toki-other.bin"); }));
   CHECK(fs::exists(slots / "toki-late.bin"));  // it was removed once, and is forgotten
 }
 

@@ -21,14 +21,14 @@
 
 namespace toki::http {
 
-/// What a model said: its answer, its thoughts and the tools it called, of any of the calls'
-/// shapes.
+/// What a model said: its answer, its thoughts and the tools it called, in the shapes that the head
+/// of this file names.
 class TOKI_EXPORT AnswerText {
  public:
   static constexpr std::size_t kMaxBytes = std::size_t{64} << 10;  ///< of the text
   static constexpr std::size_t kMaxJson = std::size_t{1} << 20;    ///< of a body, or of one event
 
-  /// For an answer of this kind; of `other` there is no text.
+  /// For an answer of this kind; what is not SSE is read as JSON.
   explicit AnswerText(AnswerKind kind);
   AnswerText(const AnswerText&) = delete;
   AnswerText& operator=(const AnswerText&) = delete;

@@ -7,8 +7,9 @@
 // Errors:    none: what it cannot read is simply not known. Arbitrary bytes in arbitrary pieces are
 //            safe, and how they are cut into pieces makes no difference.
 // Cost:      SSE: about 0.5 ns a byte, and a JSON parse only of events that mention "usage",
-//            "timings", "tokens" or "error" (the finishing ones, and each native /completion
-//            chunk). JSON: the body is kept up to kMaxWatchedBytes and parsed once by finish().
+//            "timings", "tokens", "error" or "message_stop" (the finishing ones, and each native
+//            /completion chunk). JSON: the body is kept up to kMaxWatchedBytes and parsed once by
+//            finish().
 //
 // Understands: llama-server's native and OpenAI shapes, /v1/responses (nested in "response"),
 // Anthropic's (`usage` in "message" too). SSE as in the WHATWG standard: comments, unknown fields,

@@ -69,7 +69,8 @@ struct RequestReport {
   std::string_view path;              ///< without the query
   std::string_view client;            ///< as ClientRequest has it
   unsigned status = 0;                ///< of the answer; 0: there was none
-  std::string_view ending;            ///< completed, refused, failed, cancelled, stalled, passed
+  std::string_view ending;            ///< completed, refused (by us), refused_by_backend, failed,
+                                      ///< cancelled, stalled, passed
   std::optional<std::uint32_t> slot;  ///< it ran in; none: the backend chose, or it never ran
   std::string_view reason;            ///< name of the Reason. Static text
   std::string_view source;            ///< name of the Source. Static text
