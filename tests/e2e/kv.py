@@ -30,7 +30,8 @@ class Kv(saving.Saving):
             self.assertEqual(answer["timings"]["cache_n"], int(headers["x-toki-reused"]))
             self.assertGreater(answer["timings"]["cache_n"], 300)
         self.assertEqual(self.tokid.stats()["integrity_faults_total"], 0)
-        self.assertEqual(os.listdir(self.slot_dir), [])
+        # One that is saved in this pause is there until the store has taken it.
+        harness.wait_until(lambda: not os.listdir(self.slot_dir), "no state file is left behind")
 
     def test_restored_texts_are_those_of_the_live_slot(self):
         self.start(slots=2)
@@ -58,19 +59,23 @@ class Kv(saving.Saving):
         self.start(slots=4)
         warm = self.conversation("warm", 800)
         self.chat(warm)  # so that the rate is known
-        before = self.tokid.stats()
-        system = {"role": "system", "content": words(900, "cold prefix")}
-        bodies = [[system, {"role": "user", "content": words(20, f"q{i}")}] for i in range(4)]
-        answers = harness.in_parallel([lambda body=body: self.chat(body) for body in bodies])
-        computed = sum(answer["timings"]["prompt_n"] for answer, _ in answers)
-        stats = self.tokid.stats()
-        led = stats["leads_total"] - before["leads_total"]
-        # Where a prefill is too short to be led, everyone computes; the figures say which it was. The
-        # first one leads only when others come within some milliseconds, else the second does.
-        if led:
-            self.assertGreaterEqual(stats["restores_total"] - before["restores_total"], 2)
-            self.assertLess(stats["computed_tokens_total"] - before["computed_tokens_total"], 2700)
-        self.assertGreater(computed, 0)
+        # Where a prefill is too short to be led, everyone computes; and who comes late on a busy machine
+        # finds nobody to wait for. So it is tried some times, and the figures say how it went.
+        for attempt in range(4):
+            before = self.tokid.stats()
+            system = {"role": "system", "content": words(900, f"cold prefix {attempt}")}
+            talks = [[system, {"role": "user", "content": words(20, f"q{i}")}] for i in range(4)]
+            answers = harness.in_parallel([lambda talk=talk: self.chat(talk) for talk in talks])
+            after = self.tokid.settled_stats()
+            grown = {name: after[name] - before[name] for name in after}
+            size = max(answer["usage"]["prompt_tokens"] for answer, _ in answers)
+            waited = grown["coalesced_total"]
+            self.assertGreaterEqual(grown["restores_total"], waited)
+            # Whoever waited computed at most its own question.
+            self.assertLessEqual(grown["computed_tokens_total"], 4 * size - waited * 900)
+            self.assertEqual(grown["integrity_faults_total"], 0)
+            if grown["computed_tokens_total"] < 2 * size:
+                break  # once for all
 
     def test_a_flush_saves_what_is_unsaved_and_answers_when_it_is_on_disk(self):
         self.start(slots=2)

@@ -135,10 +135,17 @@ TEST_CASE("audit: no slot is taken whose content is worth something and stored n
   Rig rig(behaviour, {"--audit-every", "1"});
   hit(rig);
   REQUIRE(rig.tokid.wait_stat("slots_busy", 0));
-  // It is the only slot; the next turn still finds its prefix.
-  std::this_thread::sleep_for(milliseconds(1200));  // several looks: nothing may happen
+  // The same program looks for something to audit about as often as every third time that it looks
+  // at the health.
+  const auto looks = [&] { return rig.up.requests_to("GET", "/health").size(); };
+  const std::size_t before = looks();
+  REQUIRE(wait_until([&] { return looks() >= before + 15; }));
   CHECK(audits(rig.up).empty());
+  // It is the only slot; the next turn still finds its prefix.
   CHECK(rig.chat(cc({M(W(60)), R("ok"), M("more"), R("fine"), M("on")}, kGreedy)).cache == "hit");
+  // That was all that kept both from being audited.
+  CHECK(rig.post("/slots/0?action=erase", "{}").status == 200);
+  CHECK(rig.tokid.wait_stat("audits_total", 2));
 }
 
 TEST_CASE("audit: a failed repetition is counted as dropped") {

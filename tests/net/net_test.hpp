@@ -120,6 +120,29 @@ inline ScriptedUpstream::Hook on_generation(ScriptedUpstream::Hook hook) {
   };
 }
 
+/// What comes to it waits until it is opened. To be declared before the rig whose hook uses it.
+class Gate {
+ public:
+  void open() { open_ = true; }
+  /// False when the peer left or the upstream stops before it is open.
+  bool pass(Connection& connection) const {
+    while (!open_) {
+      if (!connection.sleep(milliseconds(5))) return false;
+    }
+    return true;
+  }
+  /// A hook that holds generations back, which then are served as usual.
+  ScriptedUpstream::Hook holds_generations() const {
+    return on_generation([this](const LoggedRequest&, Connection& connection) {
+      pass(connection);
+      return false;
+    });
+  }
+
+ private:
+  std::atomic<bool> open_{false};
+};
+
 inline std::string slot_action_path(int slot) {
   return "/slots/" + std::to_string(slot);
 }
