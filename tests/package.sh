@@ -14,6 +14,15 @@ trap 'rm -rf "$work"' EXIT
 root=$work/root
 fail() { echo "package: $*" >&2; exit 1; }
 
+# What goes into some prefix stays in it.
+mkdir "$work/dest"
+for component in "" tokid libtoki libtoki-dev; do
+  DESTDIR=$work/dest cmake --install . --prefix /prefix ${component:+--component "$component"} >"$work/install.log" 2>&1 ||
+    { cat "$work/install.log"; exit 1; }
+  [ "$(ls "$work/dest")" = prefix ] || fail "--component '$component' installs outside of the prefix: $(ls "$work/dest")"
+done
+[ -x "$work/dest/prefix/bin/tokid" ] || fail "no tokid is installed"
+
 cpack -G DEB -B "$work/made" >"$work/cpack.log" 2>&1 || { cat "$work/cpack.log"; exit 1; }
 debs=("$work"/made/*.deb)
 [ "${#debs[@]}" = 3 ] || fail "not three packages: ${debs[*]##*/}"

@@ -129,15 +129,31 @@ asio::awaitable<void> BackendMonitor::look() {
   }
   note_answer();
   if (health != Health::ok) {
-    was_away_ = was_away_ || (health == Health::down && !identity_.empty());
-    const State now = health == Health::down ? State::down : State::loading;
-    if (now != state_) {
-      say(LogLevel::warn, now == State::down ? "backend is down" : "backend is loading its model");
-    }
-    state_ = now;
+    note_absence(health == Health::down ? State::down : State::loading);
     co_return;
   }
+  looked_ = true;
   co_await look_closer();
+}
+
+// At the start it counts as down before it was looked at. A fault of TLS was told already.
+void BackendMonitor::note_absence(State now) {
+  const bool first = !std::exchange(looked_, true);
+  const bool news =
+      now != state_ || (first && !options_.starts_with_us && upstream_.tls_failure().empty());
+  was_away_ = was_away_ || (now == State::down && !identity_.empty());
+  state_ = now;
+  if (news && now == State::down) {
+    say(LogLevel::warn, "backend is down: " + backend_.health_failure());
+  } else if (news) {
+    say(LogLevel::warn, "backend is loading its model");
+  }
+}
+
+std::string BackendMonitor::states_why() const {
+  return state_ == State::down && !backend_.health_failure().empty()
+             ? "the backend is down: " + backend_.health_failure()
+             : states_why_;
 }
 
 // At a backend that is well: is it the one that is known?
@@ -402,7 +418,7 @@ asio::awaitable<void> BackendMonitor::trial() {
     erased = erased && done.has_value();
   }
   if (!erased && !std::exchange(said_no_actions_, true)) {
-    say(LogLevel::info,
+    say(options_.states ? LogLevel::warn : LogLevel::info,  // else nobody wants any saved
         "the backend has no slot actions (--slot-save-path): no state is saved, and faulty slots "
         "are computed over, not erased");
   }

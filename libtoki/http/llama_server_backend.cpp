@@ -70,8 +70,13 @@ asio::awaitable<Result<Reply>> LlamaServerBackend::post(std::string_view target,
 
 asio::awaitable<Health> LlamaServerBackend::async_health() {
   auto reply = co_await get("/health", limits_.probe);
+  health_failure_.clear();
+  if (!reply && reply.error().code != Errc::timed_out) {
+    health_failure_ = std::move(reply).error().detail;
+    co_return Health::down;
+  }
   if (!reply) {
-    co_return reply.error().code == Errc::timed_out ? Health::silent : Health::down;
+    co_return Health::silent;
   }
   co_return reply->status == 200 ? Health::ok : Health::loading;
 }

@@ -144,6 +144,7 @@ asio::awaitable<void> Exchange::fail(beast::error_code ec, std::string_view when
   }
   answer.between_events(watch.at_event_boundary());
   co_await answer.error(told);
+  result.status = result.status < 200 ? told.status : result.status;
 }
 
 asio::awaitable<bool> Exchange::read_head() {
@@ -250,6 +251,7 @@ asio::awaitable<void> Exchange::run() {
     result.end = RelayResult::End::unreachable;
     const HttpError told = unreachable(connected.error().detail);
     co_await answer.error(told);
+    result.status = told.status;
     co_return;
   }
   connection = std::move(*connected);

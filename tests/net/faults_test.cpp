@@ -75,6 +75,9 @@ TEST_CASE("a request that was sent is never sent again") {
   }));
   const Answer answer = rig.chat(cc({M("once")}));
   check_error(answer.http, 502, "upstream_error");
+  CHECK(wait_until([&] { return occurrences(rig.tokid.log(), "status=502 ending=failed") == 1; }));
+  CHECK(get(rig.port(), "/toki/requests").json()["requests"][std::size_t{0}]["status"].integer() ==
+        502);
   CHECK(rig.up.generations().size() == 1);
   CHECK(rig.tokid.stat("requests_failed") == 1);
   check_next_works(rig);
@@ -326,6 +329,7 @@ TEST_CASE("a passed-through call gets the upstream's failure as one clear answer
     return true;
   });
   check_error(get(rig.port(), "/x"), 502, "upstream_error");
+  CHECK(wait_until([&] { return occurrences(rig.tokid.log(), "status=502 ending=failed") == 1; }));
   CHECK(get(rig.port(), "/v1/models").status == 200);
 }
 

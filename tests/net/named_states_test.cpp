@@ -69,6 +69,7 @@ TEST_CASE("without slot actions no state is saved, and the log says so once") {
   CHECK(tokid.stat("named_states") == 0);
   CHECK(actions(up, "save") == 0);
   CHECK(occurrences_in(tokid.log(), "no slot actions") == 1);
+  CHECK(occurrences_in(tokid.log(), "warning the backend has no slot actions") == 1);
   CHECK(occurrences_in(tokid.log(), "not saved") == 0);
 }
 

@@ -193,6 +193,7 @@ TEST_CASE("llama-server is started with the flags that toki needs") {
   CHECK(start.count("--metrics") == 1);
   CHECK(start.count("--slot-save-path") == 1);
   CHECK(tokid.stat("backend_cache_mib") == 0);
+  CHECK(occurrences(tokid.log(), "backend is down") == 0);  // it was only just started
   CHECK(post_json(tokid.port(), kChat, cc({M("q")})).status == 200);
   SECTION("and stopped at the end") {
     tokid.process().signal(SIGTERM);

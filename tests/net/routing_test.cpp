@@ -287,7 +287,13 @@ TEST_CASE("tokid starts without its upstream and recovers by itself") {
   CHECK((down.status == 502 || down.status == 503));
   check_error(down, down.status, down.status == 502 ? "upstream_error" : "unavailable_error");
   CHECK(down.headers.has("retry-after"));
-  CHECK(get(tokid.port(), "/toki/health").json()["status"].str() == "down");
+  const Json health = get(tokid.port(), "/toki/health").json();
+  CHECK(health["status"].str() == "down");
+  const std::string why =
+      "cannot connect to 127.0.0.1:" + std::to_string(up.port()) + ": Connection refused";
+  CHECK(health["states"]["why"].str() == "the backend is down: " + why);
+  CHECK(occurrences(tokid.log(), "warning backend is down") == 1);
+  CHECK(occurrences(tokid.log(), "warning backend is down: " + why) == 1);
   up.configure([](Behaviour& b) { b.health_status = 503; });
   up.start();
   REQUIRE(wait_until(

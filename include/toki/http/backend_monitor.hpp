@@ -46,6 +46,8 @@ struct MonitorOptions {
   std::optional<StateSetup> states{};  ///< none: no state is saved
   std::uint64_t exact_batch = 0;  ///< as EngineOptions has it: what such a run computes has a scope
                                   ///< of its own
+  bool starts_with_us = false;    ///< the server was started just now: that nobody listens yet is
+                                  ///< not worth a line
 };
 
 /// Notices that the server comes, goes, restarts, sleeps or has another model, tries at each start
@@ -95,13 +97,15 @@ class TOKI_EXPORT BackendMonitor {
   /// "silent", or the state's name. Static string.
   std::string_view status() const noexcept;
   /// What cannot be done with the slots' states, and why, as the last trial found; empty: nothing.
-  const std::string& states_why() const noexcept { return states_why_; }
+  /// While the server is down, why that is so.
+  std::string states_why() const;
   /// Equal only while KV cache may be shared; the first part of every Scope.
   const std::string& identity() const noexcept { return identity_; }
 
  private:
   boost::asio::awaitable<void> look();
   boost::asio::awaitable<void> look_closer();
+  void note_absence(State now);
   void note_silence();
   void note_answer();
   boost::asio::awaitable<void> adopt(bool restarted);
@@ -132,6 +136,7 @@ class TOKI_EXPORT BackendMonitor {
   std::string tls_failure_;  // told last
   std::chrono::steady_clock::time_point asked_slots_{};
   bool several_models_ = false;
+  bool looked_ = false;  // once
   bool was_away_ = false;
   bool asleep_ = false;
   bool silent_ = false;

@@ -97,6 +97,8 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
 
   /// Within LlamaServerLimits::probe.
   boost::asio::awaitable<Health> async_health();
+  /// Why the last async_health() came out as `down`; empty: it did not.
+  const std::string& health_failure() const noexcept { return health_failure_; }
   /// From /props alone, which does not wake a sleeping server: everything but what /v1/models and
   /// /slots add.
   boost::asio::awaitable<Result<BackendDescription>> async_props();
@@ -193,6 +195,7 @@ class TOKI_EXPORT LlamaServerBackend final : public Backend {
   Upstream& upstream_;
   LlamaServerLimits limits_;
   std::string media_marker_ = "<__media__>";
+  std::string health_failure_;
   std::string model_alias_;  // named in slot actions: a server of several models wants it
   std::uint64_t vocabulary_ = 0;
   bool chat_start_token_ = true;

@@ -53,7 +53,7 @@ struct RelayResult {
     broken,                   ///< the server closed, or broke HTTP, before the end of its answer
     stalled,                  ///< no byte within the progress limit
   } end = End::completed;     ///< how it ended
-  unsigned status = 0;        ///< of the server's answer; 0: none came
+  unsigned status = 0;        ///< of the answer, or of the error told instead of one; 0: neither
   AnswerFacts facts;          ///< what the watched answer said
   bool answer_begun = false;  ///< body bytes came
   std::uint64_t events = 0;   ///< whole events with data that came
