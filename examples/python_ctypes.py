@@ -146,8 +146,11 @@ def pinned_prompt(toki):
 def main():
     path = sys.argv[1] if len(sys.argv) > 1 else ctypes.util.find_library("toki")
     if path is None:
-        sys.exit("no libtoki.so where the loader looks: name it, PREFIX/lib/.../libtoki.so")
-    toki = Toki(path)
+        sys.exit("no libtoki.so where the loader looks: name it, PREFIX/lib/libtoki.so")
+    try:
+        toki = Toki(path)
+    except OSError as error:
+        sys.exit(f"this library does not load: {error}")
     print("libtoki", toki.value("version", c.c_char_p).decode())
     print("the tree knows", tree_alone(toki), "of 83 tokens")
     print("reused of the pinned system prompt:", *pinned_prompt(toki))

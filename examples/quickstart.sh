@@ -11,20 +11,28 @@
 # On Debian 12 everything that is missing is installed or fetched; all files it makes are below
 # build/. Nothing is left running without --keep.
 set -euo pipefail
-cd "$(dirname "$0")/.."
 
+wrong() {
+  echo "quickstart: $*" >&2
+  exit 2
+}
 model=
 keep=no
 tiny=no
 while [ $# != 0 ]; do
   case $1 in
-    --model) model=$(realpath -e -- "${2:?--model wants a file}"); shift 2 ;;
+    --model)
+      [ -n "${2:-}" ] || wrong "--model wants a file"
+      [ -f "$2" ] || wrong "--model $2: no such file"
+      model=$(realpath -- "$2")
+      shift 2 ;;
     --tiny) tiny=yes; shift ;;
     --keep) keep=yes; shift ;;
     --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) echo "quickstart: unknown option $1 (see --help)" >&2; exit 2 ;;
+    *) wrong "unknown option $1 (see --help)" ;;
   esac
 done
+cd "$(dirname "$0")/.."  # not before: a model's path begins where the caller is
 
 step() { printf '\n== %s\n' "$*"; }
 parts=$PWD/build/parts
@@ -42,6 +50,7 @@ echo "building (some minutes the first time; build/quickstart/logs/build.log tel
 cmake --build "$work" --target tokid toki-replay -j "$(nproc)" >"$logs/build.log" 2>&1 ||
   { tail -n 40 "$logs/build.log"; exit 1; }
 tokid=$work/tokid/tokid
+replay=$work/benchmarks/replay/toki-replay
 "$tokid" --version
 
 step "a llama-server"
@@ -181,19 +190,25 @@ python3 examples/quickstart/play.py "${players[@]}"
 
 step "how to go on"
 cat <<TEXT
-tokid in front of a server that runs (DIR is its --slot-save-path), or starting one itself; -c is shared
-by the slots. Clients then use http://127.0.0.1:9090/v1:
-  ${tokid#"$PWD"/} --backend http://127.0.0.1:8080 --slot-dir DIR
-  ${tokid#"$PWD"/} -- ${llama_server#"$PWD"/} -m MODEL.gguf -np 4 -c 32768
+To have the programs on PATH:
+  export PATH=${tokid%/*}:${replay%/*}:${llama_server%/*}:\$PATH
+tokid starting a llama-server itself (-c is shared by the slots), or in front of one that runs; without
+--port that would listen on 8080 or, where it is Debian's build, on 9931:
+  tokid -- llama-server -m MODEL.gguf -np 4 -c 32768
+  llama-server -m MODEL.gguf --port 8080 -np 4 -c 32768 --cache-ram 0 --slot-save-path DIR --metrics
+  tokid --backend http://127.0.0.1:8080 --slot-dir DIR
+Clients then use http://127.0.0.1:9090/v1, and http://127.0.0.1:9090/toki/ in a browser is the dashboard;
+/toki/stats, /toki/slots and /metrics say the same to programs.
 What it saves on your model, and whether the answers are the same:
-  ${work#"$PWD"/}/benchmarks/replay/toki-replay --spawn --llama ${llama_server#"$PWD"/} --model MODEL.gguf --tokid ${tokid#"$PWD"/}
-With --keep this script leaves both running; then /toki/stats, /toki/slots and /metrics tell what tokid did.
+  toki-replay --spawn --llama llama-server --model MODEL.gguf --tokid tokid
 TEXT
 
 if [ "$keep" = yes ]; then
   kill "${pids[@]:2}" 2>/dev/null || true
   wait "${pids[@]:2}" 2>/dev/null || true
-  printf '\nstill running: tokid on %s, its llama-server on %s\nend them with: kill %s %s\n' \
-    "$url" "$server" "${pids[1]}" "${pids[0]}"
+  printf '\nstill running: tokid on %s, its llama-server on %s\n' "$url" "$server"
+  printf 'in a browser: %s/toki/\nend them with: kill %s %s\n' "$url" "${pids[1]}" "${pids[0]}"
   trap - EXIT
+else
+  printf '\nWith --keep this script leaves tokid and its llama-server running, and says where.\n'
 fi

@@ -221,9 +221,8 @@ def main():
 
     first, *others = servers
     print(
-        f"\n {first.name} had {first.computed:,} prompt tokens computed, "
-        f"and its {requests} first tokens took "
-        f"{first.waited:.1f} s."
+        f"\n {first.name} had {first.computed:,} prompt tokens computed, and waiting for the first token, "
+        f"over {requests} requests, took {first.waited:.1f} s."
     )
     for other in others:
         share = other.computed / max(first.computed, 1)
