@@ -79,6 +79,9 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "toki-replay: {}\n", workload.error().detail);
     return 1;
   }
+  if (const std::string line = random_answers(options, *workload); !line.empty()) {
+    fmt::print(stderr, "toki-replay: {}\n", line);
+  }
   stop::install();
   Meaning meaning(options.meaning);
   if (const auto status = meaning.probe(); !status) {

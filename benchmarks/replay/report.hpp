@@ -26,8 +26,9 @@ struct Report {
   std::vector<std::pair<std::string, std::string>> settings;
   std::vector<ArmReport> arms;
   std::vector<ArmPairs> comparisons;
-  std::string meaning;        ///< how pairs are judged that no rule decides
-  std::size_t undecided = 0;  ///< of them, those that the embeddings' server failed
+  std::string meaning;         ///< how pairs are judged that no rule decides
+  std::string random_answers;  ///< a line where answers were drawn at random
+  std::size_t undecided = 0;   ///< of them, those that the embeddings' server failed
   std::string undecided_why;
   double own_cpu_s = 0;  ///< of this program, which shares the cores with what it measures
   bool interrupted = false;

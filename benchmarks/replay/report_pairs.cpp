@@ -76,6 +76,7 @@ std::vector<std::string> pair_notes(const Report& report) {
         fmt::format("{}, {}: {} more had other prompts, after an earlier answer differed", pairs.a,
                     pairs.b, pairs.other_prompts));
   }
+  if (!report.random_answers.empty()) notes.push_back(report.random_answers);
   if (parted) notes.push_back("pairs that no rule decides count as " + report.meaning);
   if (report.undecided > 0) {
     notes.push_back(fmt::format("{} of them as substantive, because there was no embedding: {}",

@@ -255,6 +255,22 @@ std::string words_for(const MeaningSettings& meaning) {
 
 }  // namespace
 
+std::string random_answers(const Options& options, const Workload& workload) {
+  if (options.arms.size() < 2) return {};
+  std::string arms;
+  std::size_t requests = 0;
+  for (const ArmSettings& arm : options.arms) {
+    const std::size_t count = count_random(workload, arm.body);
+    if (count > 0) arms += (arms.empty() ? "" : ", ") + arm.name;
+    requests = std::max(requests, count);
+  }
+  if (requests == 0) return {};
+  return fmt::format(
+      "warning: answers differ by chance: {} of {} requests have neither temperature 0 nor a seed "
+      "(arms {}; body={{\"temperature\":0}} in each --arm mends it)",
+      requests, workload.requests.size(), arms);
+}
+
 Report run_all(const Options& options, const Workload& workload, Meaning& meaning) {
   Report report;
   report.machine = bench::machine();
@@ -290,6 +306,7 @@ Report run_all(const Options& options, const Workload& workload, Meaning& meanin
   report.own_cpu_s = seconds(used.ru_utime) + seconds(used.ru_stime);
   report.comparisons = compare_arms(report.arms, meaning);
   report.meaning = words_for(options.meaning);
+  report.random_answers = random_answers(options, workload);
   report.undecided = meaning.missed();
   report.undecided_why = meaning.why();
   report.interrupted = stop::requested();

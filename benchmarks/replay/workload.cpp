@@ -69,6 +69,21 @@ std::string first_chars(std::string_view text, std::size_t count) {
   return std::string(text.substr(0, at));
 }
 
+std::size_t count_random(const Workload& workload, const json::object& more) {
+  constexpr double kAnySeed = 4294967295.0;  // llama-server's word, like -1, for "take one"
+  const auto is_random = [&](const Request& request) {
+    const auto value_of = [&](const char* name) {
+      const json::value* given = more.if_contains(name);
+      if (given == nullptr) given = request.body.if_contains(name);
+      return given == nullptr ? -1 : number_of(*given, -1);
+    };
+    const double seed = value_of("seed");
+    return value_of("temperature") != 0 && (seed < 0 || seed == kAnySeed);
+  };
+  return static_cast<std::size_t>(
+      std::count_if(workload.requests.begin(), workload.requests.end(), is_random));
+}
+
 json::object chat_body(const std::string& text, const WorkloadSettings& settings) {
   json::array messages;
   messages.push_back(message("user", text));

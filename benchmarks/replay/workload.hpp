@@ -72,6 +72,10 @@ std::string seeded_words(std::size_t count, std::uint64_t seed);
 /// The first `count` characters (code points) of UTF-8 text; all of it when count is 0.
 std::string first_chars(std::string_view text, std::size_t count);
 
+/// Requests whose answers are drawn at random, once each body got the members `more`: it has neither
+/// `"temperature":0` nor a seed.
+std::size_t count_random(const Workload& workload, const json::object& more);
+
 /// A chat request with one user message.
 json::object chat_body(const std::string& text, const WorkloadSettings& settings);
 

@@ -14,6 +14,7 @@
 #include "oracle.hpp"
 #include "pairs.hpp"
 #include "report.hpp"
+#include "run.hpp"
 #include "support/wait.hpp"
 #include "workload.hpp"
 
@@ -169,6 +170,38 @@ TEST_CASE("recorded bodies keep their members, path and time") {
   workload = read(file, settings);
   REQUIRE(workload.requests.size() == 3);
   CHECK(workload.requests[2].body.at("max_tokens") == 5);
+}
+
+TEST_CASE("answers that are drawn at random are told before they are compared") {
+  Folder folder;
+  const std::string file = folder.file("r.jsonl", R"({"prompt":"x"})"
+                                                  "\n"
+                                                  R"({"prompt":"x","temperature":0.8})"
+                                                  "\n"
+                                                  R"({"prompt":"x","temperature":0.8,"seed":-1})"
+                                                  "\n"
+                                                  R"({"prompt":"x","temperature":0.0})"
+                                                  "\n"
+                                                  R"({"prompt":"x","temperature":0.8,"seed":7})"
+                                                  "\n");
+  const Workload workload = read(file);
+  CHECK(count_random(workload, {}) == 3);
+  CHECK(count_random(workload, {{"temperature", 0}}) == 0);
+  CHECK(count_random(workload, {{"seed", 1}}) == 0);
+  CHECK(count_random(workload, {{"temperature", 1}}) == 4);
+  CHECK(count_random(make_agents({}), {}) == 0);
+
+  Options options;
+  options.arms.push_back(*read_arm("direct"));
+  CHECK(random_answers(options, workload).empty());  // nothing to compare with
+  options.arms.push_back(*read_arm("toki"));
+  Report report;
+  report.random_answers = random_answers(options, workload);
+  CHECK(report.random_answers.find("3 of 5 requests") != std::string::npos);
+  CHECK(report.random_answers.find("arms direct, toki;") != std::string::npos);
+  CHECK(pair_notes(report) == std::vector<std::string>{report.random_answers});
+  for (ArmSettings& arm : options.arms) arm.body = {{"temperature", 0}};
+  CHECK(random_answers(options, workload).empty());
 }
 
 TEST_CASE("a recorded body may be as deep as tokid passes on") {
