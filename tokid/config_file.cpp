@@ -5,6 +5,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <filesystem>
 #include <numeric>
 #include <optional>
@@ -65,12 +67,31 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+// What stays of a name of an option, a variable or a key when it is compared with others.
+std::string bare(std::string_view name) {
+  std::string text(name.substr(std::min(name.find_first_not_of('-'), name.size())));
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) {
+    return c == '_' ? '-' : static_cast<char>(std::tolower(c));
+  });
+  return text.starts_with("tokid-") ? text.substr(6) : text;
+}
+
+// Letters between them; what begins a name stands for it. A short word has few that may differ.
+std::size_t apart(std::string_view wrong, std::string_view right) {
+  const std::string a = bare(wrong);
+  const std::string b = bare(right);
+  const std::size_t letters = distance(a, b);
+  const bool begins = a.size() > kNear && b.starts_with(a);
+  return begins ? std::min<std::size_t>(letters, 1)
+                : letters + (2 * letters > a.size() ? kNear + 1 : 0);
+}
+
 std::string suggestion(std::string_view wrong, const std::vector<std::string>& right) {
   const auto near = [&](const std::string& a, const std::string& b) {
-    return distance(wrong, a) < distance(wrong, b);
+    return apart(wrong, a) < apart(wrong, b);
   };
   const auto best = std::min_element(right.begin(), right.end(), near);
-  return best != right.end() && distance(wrong, *best) <= kNear
+  return best != right.end() && apart(wrong, *best) <= kNear
              ? fmt::format("; did you mean {}?", *best)
              : "";
 }
@@ -168,7 +189,29 @@ std::string toml_value(const CLI::Option& option, const std::string& value) {
   return flag || (number && is_number(value)) ? value : quoted_text(value);
 }
 
+// Those that stand before `--` most often.
+constexpr std::array<std::string_view, 6> kServersFlags{
+    "--n-gpu-layers", "--ctx-size", "--parallel", "--hf-repo", "--threads", "--flash-attn"};
+
 }  // namespace
+
+std::string what_is_unknown(const CLI::App& app) {
+  const auto left = app.remaining();
+  const std::string first = left.empty() ? "" : left[0].substr(0, left[0].find('='));
+  const bool ours = first.starts_with("--") && std::find(kServersFlags.begin(), kServersFlags.end(),
+                                                         first) == kServersFlags.end();
+  if (!ours) {
+    return fmt::format(
+        "there is no option {} (a server to start stands behind --: tokid [OPTIONS] -- "
+        "llama-server -m ...)",
+        first);
+  }
+  std::vector<std::string> known{"--help", "--version", "--config", "--check-config"};
+  for (const CLI::Option* option : settings(app)) {
+    known.push_back("--" + option->get_lnames()[0]);
+  }
+  return fmt::format("there is no option {}{}", first, suggestion(first, known));
+}
 
 void name_in_environment(CLI::App& app) {
   for (CLI::Option* option : settings(app)) {
@@ -216,8 +259,12 @@ Status read_config(CLI::App& app, const std::string& path, std::vector<std::stri
     const std::string place = fmt::format("{}:{}", path, key.source().begin.line);
     const auto found = std::find(known.begin(), known.end(), key.str());
     if (found == known.end()) {
-      return bad(fmt::format("{}: there is no setting {}{}", place, key.str(),
-                             suggestion(key.str(), known)));
+      return bad(node.is_table()
+                     ? fmt::format("{}: there are no tables such as [{}]: settings stand "
+                                   "above all of them",
+                                   place, key.str())
+                     : fmt::format("{}: there is no setting {}{}", place, key.str(),
+                                   suggestion(key.str(), known)));
     }
     const auto given = values(node);
     if (!given) {

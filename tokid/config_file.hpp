@@ -14,6 +14,9 @@ class App;
 
 namespace tokid {
 
+/// After a parse that was left with words: the first of them, and what was probably meant.
+std::string what_is_unknown(const CLI::App& app);
+
 /// Before the command line is parsed: every option may be given in the environment.
 void name_in_environment(CLI::App& app);
 

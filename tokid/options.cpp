@@ -273,11 +273,9 @@ Status settle(CLI::App& app, Options& options, bool again) {
   return check_options(options);
 }
 
-// The mistake that is made most often.
-std::string_view hint(const CLI::ParseError& error) {
-  return dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr
-             ? " (a server to start stands behind --: tokid [OPTIONS] -- llama-server -m ...)"
-             : "";
+std::string told(const CLI::App& app, const CLI::ParseError& error) {
+  return one_line(dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ? what_is_unknown(app)
+                                                                           : error.what());
 }
 
 }  // namespace
@@ -323,7 +321,7 @@ Parsed parse_options(int argc, char** argv, bool again) {
     parsed.exit_code = asked ? 0 : 2;
     parsed.text = dynamic_cast<const CLI::CallForHelp*>(&error) != nullptr ? app.help()
                   : asked ? std::string(error.what()) + "\n"
-                          : fmt::format("tokid: {}{}\n", one_line(error.what()), hint(error));
+                          : fmt::format("tokid: {}\n", told(app, error));
     return parsed;
   }
   if (own < argc && options.server.empty()) {

@@ -168,6 +168,41 @@ TEST_CASE("a number that is none, or too large, is named as what it is") {
   CHECK(told("1000001") == "tokid: --queue-length: 1000001 is not from 0 to 1000000\n");
 }
 
+TEST_CASE("an option that is not there is named, with what was probably meant") {
+  const auto told = [](std::vector<std::string> options) {
+    options.push_back("--check-config");
+    Process process(tokid_path(), std::move(options));
+    CHECK(process.wait_exit() == 2);
+    return process.err();
+  };
+  CHECK(told({"--lsten", "1"}) == "tokid: there is no option --lsten; did you mean --listen?\n");
+  CHECK(told({"--KV_GIB=1"}) == "tokid: there is no option --KV_GIB; did you mean --kv-gib?\n");
+  CHECK(told({"--unheard-of"}) == "tokid: there is no option --unheard-of\n");
+  const std::string hint =
+      " (a server to start stands behind --: tokid [OPTIONS] -- llama-server -m ...)\n";
+  CHECK(told({"-np", "4"}) == "tokid: there is no option -np" + hint);
+  CHECK(told({"--n-gpu-layers", "4"}) == "tokid: there is no option --n-gpu-layers" + hint);
+  CHECK(told({"llama-server"}) == "tokid: there is no option llama-server" + hint);
+}
+
+TEST_CASE("a key of the file that is not there is named, with what was probably meant") {
+  const auto told = [](const std::string& text) {
+    const TemporaryDirectory directory;
+    const std::string path = directory.path() + "/t";
+    std::ofstream(path) << text;
+    Process process(tokid_path(), {"--config", path, "--check-config"});
+    CHECK(process.wait_exit() == 2);
+    return process.err().substr(process.err().find(path) + path.size());
+  };
+  CHECK(told("admin-key = 1") ==
+        ":1: there is no setting admin-key; did you mean admin-key-file?\n");
+  CHECK(told("KV-GIB = 1") == ":1: there is no setting KV-GIB; did you mean kv-gib?\n");
+  CHECK(told("TOKID_KV_GIB = 1") == ":1: there is no setting TOKID_KV_GIB; did you mean kv-gib?\n");
+  CHECK(told("lol = 1") == ":1: there is no setting lol\n");
+  CHECK(told("[tokid]\nkv-gib = 1") ==
+        ":1: there are no tables such as [tokid]: settings stand above all of them\n");
+}
+
 TEST_CASE("a port in use is exit code 1") {
   ScriptedUpstream up;
   TemporaryDirectory directory;
@@ -485,7 +520,7 @@ TEST_CASE("a bad line in the settings file is named, with what was meant") {
   };
   const auto one = GENERATE(values<Case>(
       {{"\nlog-levl = \"info\"", ":2: there is no setting log-levl; did you mean log-level?"},
-       {"[kv]\ngib = 1", ":1: there is no setting kv"},
+       {"[kv]\ngib = 1", ":1: there are no tables such as [kv]"},
        {"max-body-mib = \"many\"", ":1: --max-body-mib"},
        {"backend = [\"a\", \"b\"]", ":1: backend takes one value"},
        {"listen = 2020-01-01", ":1: listen is no value"},
