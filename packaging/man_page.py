@@ -18,18 +18,17 @@ def cells(line):
     return [part.strip().replace("\\\\e|", "|") for part in parts]
 
 
-def row(line):
+def row(line, limits):
     head, *rest = cells(line)
     if re.fullmatch(r"[-\s]*", head):
         return []
-    if len(rest) == 4:  # of the options
+    if limits:
+        limit, then = rest
+        rest = [f"{limit}." if limit not in ("", "none") else "", f"Then: {then}." if then else ""]
+    elif len(rest) == 4:  # of the options
         default, values, reloaded, told = rest
         rest = [f"Default: {default}." if default not in ("", "none") else "",
                 f"Values: {values}." if values else "", "SIGHUP changes it." if reloaded else "", told]
-    elif len(rest) == 2 and rest[0] and rest[0] != "none":
-        rest[0] = f"Default: {rest[0]}."
-    elif len(rest) == 2:
-        rest = rest[1:]
     return [".TP", inline(head), inline(" ".join(part for part in rest if part))]
 
 
@@ -40,27 +39,45 @@ def page(lines, version):
         "tokid \\- recycles the KV caches of a llama\\-server",
         ".SH SYNOPSIS",
     ]
-    in_table = False
+    in_table = limits = False
     paragraph = []  # code may go over the end of a line
     for line in [*(line.rstrip("\n") for line in lines[1:] if not line.startswith("<!--")), ""]:
-        plain = line != "" and not line.startswith(("## ", "|", "    "))
+        item = line.startswith("- ")
+        plain = line != "" and not item and not line.startswith(("## ", "|", "    "))
         if plain:
-            paragraph.append(line)
+            paragraph.append(line.strip())
             continue
         if paragraph:
             out.append(inline(" ".join(paragraph)))
             paragraph = []
-        if line.startswith("## "):
+        if item:
+            out.append(".IP \\(bu 2")
+            paragraph = [line[2:]]
+        elif line.startswith("## "):
             out.append(f'.SH "{inline(line[3:].upper())}"')
         elif line.startswith("|"):
-            out += row(line) if in_table else []  # the first row is the head
+            limits = limits if in_table else line.startswith("| what |")
+            out += row(line, limits) if in_table else []  # the first row is the head
         elif line.startswith("    "):
             out += [".nf", "\\fB" + inline(line[4:]) + "\\fR", ".fi"]
         else:
             described = ".SH DESCRIPTION" in out or len(out) <= 5
             out.append(".PP" if described else ".SH DESCRIPTION")
         in_table = line.startswith("|")
-    return out
+    return out + CLOSE
+
+
+CLOSE = [
+    ".SH FILES",
+    ".TP",
+    "\\fB/etc/toki/tokid.toml\\fR",
+    "Settings of the service that the Debian package installs.",
+    ".TP",
+    "\\fB/var/lib/toki\\fR",
+    "What it keeps.",
+    ".SH SEE ALSO",
+    "The pages that are named here in parentheses (http.md and others) lie in the folder docs of the sources.",
+]
 
 
 def main():

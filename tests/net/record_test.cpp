@@ -93,8 +93,10 @@ TEST_CASE("record: a disk that is full ends the recording, and no request notice
   }
   CHECK(rig.tokid.stat("recording") == 0);
   CHECK(rig.tokid.stat("recorded_total") == 0);
-  CHECK(occurrences(rig.tokid.log(), "requests are recorded no more: /dev/full: No space left") ==
-        1);
+  const auto said = [&] {
+    return occurrences(rig.tokid.log(), "requests are recorded no more: /dev/full: No space left");
+  };
+  CHECK(wait_until([&] { return said() == 1; }));
 }
 
 TEST_CASE("record: at its limit the file ends with a whole line") {
@@ -106,7 +108,7 @@ TEST_CASE("record: at its limit the file ends with a whole line") {
   }
   CHECK(rig.tokid.stat("recorded_total") == 3);
   CHECK(rig.tokid.stat("recording") == 0);
-  CHECK(occurrences(rig.tokid.log(), "it is full (--record-mib)") == 1);
+  CHECK(wait_until([&] { return occurrences(rig.tokid.log(), "it is full (--record-mib)") == 1; }));
   CHECK(file.lines().size() == 3);
   CHECK(file.text().back() == '\n');
 }
