@@ -10,6 +10,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <cstdio>
 #include <iterator>
@@ -77,6 +78,9 @@ class GatheredStderr final : public spdlog::sinks::base_sink<std::mutex>,
       // A pipe that is ready takes so much at once.
       const std::size_t piece = std::min<std::size_t>(kept_.size() - written, PIPE_BUF);
       const auto got = ::write(STDERR_FILENO, kept_.data() + written, piece);
+      if (got < 0 && (errno == EINTR || errno == EAGAIN)) {
+        break;
+      }
       written = got >= 0 ? written + static_cast<std::size_t>(got) : kept_.size();
     }
     kept_.erase(0, written);
@@ -84,9 +88,15 @@ class GatheredStderr final : public spdlog::sinks::base_sink<std::mutex>,
       dropped_ += static_cast<std::size_t>(std::count(kept_.begin(), kept_.end(), '\n'));
       kept_.clear();
     } else if (kept_.empty() && dropped_ > 0) {
-      const auto count = std::exchange(dropped_, 0);
-      kept_ = fmt::format("tokid: {} lines of the log were dropped: nobody read them\n", count);
+      say_dropped(std::exchange(dropped_, 0));
     }
+  }
+  void say_dropped(std::size_t lines) {
+    const std::string text =
+        fmt::format("{} lines of the log were dropped: nobody read them", lines);
+    formatter_->format({"", spdlog::level::warn, text}, lines_);
+    kept_.append(lines_.data(), lines_.size());
+    lines_.clear();
   }
 
   asio::any_io_executor executor_;  // none: every line is written at once

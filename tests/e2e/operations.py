@@ -1,5 +1,6 @@
 """Several real llama-servers behind one tokid, and a restart of tokid that loses no request."""
 
+import json
 import os
 import socket
 import subprocess
@@ -135,23 +136,51 @@ class Restart(harness.TestCase):
 
 
 class Log(harness.TestCase):
+    def start_unread(self, backend, *options):
+        words_of_it = [os.environ["TOKI_TOKID"], "--listen", "127.0.0.1:0", "--backend", backend]
+        words_of_it += ["--data-dir", os.path.join(self.folder, "unread"), *options]
+        tokid = subprocess.Popen(
+            words_of_it, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.addCleanup(tokid.communicate)
+        self.addCleanup(tokid.kill)
+        return tokid, tokid.stdout.readline().split()[-1]
+
     def test_a_log_that_nobody_reads_holds_up_nothing(self):
         llama = self.start_llama(slots=1, name="unread")
-        words_of_it = [os.environ["TOKI_TOKID"], "--listen", "127.0.0.1:0"]
-        words_of_it += ["--backend", llama.url, "--data-dir", os.path.join(self.folder, "unread")]
-        with subprocess.Popen(
-            words_of_it, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as tokid:
-            url = tokid.stdout.readline().split()[-1]
-            harness.wait_until(lambda: get(url + "/toki/ready").status == 200, "it is ready", 30)
-            body = {"prompt": "One", "n_predict": 1}
-            for _ in range(400):  # of lines, more than a pipe holds
-                self.assertEqual(post(url + "/completion", body).status, 200)
-            tokid.terminate()
-            self.assertEqual(tokid.wait(30), 0)
-            log = tokid.stderr.read()
+        tokid, url = self.start_unread(llama.url)
+        harness.wait_until(lambda: get(url + "/toki/ready").status == 200, "it is ready", 30)
+        for _ in range(400):  # of lines, more than a pipe holds
+            self.assertEqual(post(url + "/completion", {"prompt": "One", "n_predict": 1}).status, 200)
+        tokid.terminate()
+        self.assertEqual(tokid.wait(30), 0)
+        log = tokid.stderr.read()
         self.assertGreater(log.count("request id="), 100)
         self.assertLess(log.count("request id="), 400)
+
+    def test_lines_that_nobody_reads_are_dropped_in_the_end_and_counted(self):
+        tokid, url = self.start_unread("http://127.0.0.1:9", "--log-format", "json")
+        sent, lines = 0, []
+
+        def said():
+            nonlocal sent
+            sent += 1
+            self.assertEqual(post(url + "/completion", {"prompt": "One"}).status, 503)
+            return any("were dropped" in line for line in lines)
+
+        for _ in range(5000):
+            said()
+        reader = threading.Thread(target=lambda: lines.extend(tokid.stderr), daemon=True)
+        reader.start()
+        harness.wait_until(said, "the log says what was dropped", 30)
+        tokid.terminate()
+        self.assertEqual(tokid.wait(30), 0)
+        reader.join()
+        told = [json.loads(line) for line in lines]
+        texts = [line.get("message", "") for line in told]
+        dropped = next(text for text in texts if "were dropped" in text)
+        requests = sum(line.get("event") == "request" for line in told)
+        self.assertEqual(requests + int(dropped.split()[0]), sent)
 
 
 if __name__ == "__main__":
