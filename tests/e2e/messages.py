@@ -227,7 +227,8 @@ class Messages(harness.TestCase):
                 self.assertGreater(stream.comments, 0)
             ask["messages"][0]["content"] = words(1000, form + " again")
             with client_of(tokid.url).messages.stream(**ask) as stream:
-                self.assertEqual(stream.get_final_message().usage.output_tokens, 4)
+                made = stream.get_final_message().usage.output_tokens
+                self.assertIn(made, range(1, 5))  # the end may be drawn at any time
             tokid.close()
 
 
