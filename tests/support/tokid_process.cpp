@@ -122,30 +122,37 @@ void Process::collect(int fd, std::string& into) {
     std::atomic<int>& readers;
     ~Reading() { --readers; }
   } const end{readers_};
-  char buffer[16384];
   for (;;) {
     pollfd entry{fd, POLLIN, 0};
     const int ready = ::poll(&entry, 1, 200);
-    if (ready == 0) {
-      const std::lock_guard lock(mutex_);
-      if (code_) return;
-      continue;
-    }
+    const std::lock_guard lock(mutex_);
+    if (ready == 0 ? code_.has_value() : !take(fd, into)) return;
+  }
+}
+
+// What lies in the pipe; false when nothing will come any more. REQUIRES the mutex: whoever asks what
+// was written takes it himself, and need not wait for the reader's turn.
+bool Process::take(int fd, std::string& into) {
+  char buffer[16384];
+  for (;;) {
+    pollfd entry{fd, POLLIN, 0};
+    if (::poll(&entry, 1, 0) != 1) return true;
     const ssize_t n = ::read(fd, buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;
-    const std::lock_guard lock(mutex_);
+    if (n <= 0) return false;
     into.append(buffer, static_cast<std::size_t>(n));
   }
 }
 
 std::string Process::out() const {
   const std::lock_guard lock(mutex_);
+  (void)take(out_fd_.get(), out_);
   return out_;
 }
 
 std::string Process::err() const {
   const std::lock_guard lock(mutex_);
+  (void)take(err_fd_.get(), err_);
   return err_;
 }
 

@@ -29,8 +29,8 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   pid_t pid() const { return pid_; }
-  std::string out() const;
-  std::string err() const;
+  std::string out() const;  ///< all that it has written until now
+  std::string err() const;  ///< the same
   void signal(int number) const;
   void kill();  ///< SIGKILL, and waits
   /// Exit code (128 + N when signal N ended it), and all that it wrote was read; or nothing when it
@@ -41,13 +41,14 @@ class Process {
 
  private:
   void collect(int fd, std::string& into);
+  static bool take(int fd, std::string& into);
 
   pid_t pid_ = -1;
   std::optional<int> code_;
   bool killed_ = false;
   Fd out_fd_, err_fd_;
   mutable std::mutex mutex_;
-  std::string out_, err_;
+  mutable std::string out_, err_;
   std::atomic<int> readers_{2};
   std::thread out_reader_, err_reader_;
 };
