@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "unit/bare_store.hpp"
 #include "unit/token_ranges.hpp"
 
 using namespace toki;
@@ -77,7 +78,7 @@ class FakeBackend final : public Backend {
 };
 
 // Holds one state of 404 tokens that begins with those of a step, and writes down what it is told.
-class OneState final : public StateStore {
+class OneState final : public toki::test::BareStore {
  public:
   std::vector<std::string> told;
   bool full = false;
@@ -108,16 +109,6 @@ class OneState final : public StateStore {
     told.push_back("end_restore " + std::string(file) +
                    (restored ? " " + std::to_string(restored->tokens) : " failed"));
   }
-  void doubt(const Scope&, TokenSpan) override {}
-  Result<std::uint64_t> forget(std::optional<std::uint64_t>) override { return std::uint64_t{0}; }
-  Result<std::uint64_t> forget(const Scope&, TokenSpan, std::uint64_t) override {
-    return std::uint64_t{0};
-  }
-  void maintain() override {}
-  std::vector<StoredPrompt> prompts(std::size_t) const override { return {}; }
-  HeldPrompt held(const Scope&, TokenSpan) const override { return {}; }
-  std::pair<Scope, Tokens> prompt(std::uint64_t) const override { return {}; }
-  void add_to(Stats&) const override {}
 };
 
 using Run = std::function<void(Ticket&, Backend&, StateStore*)>;

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "unit/bare_store.hpp"
 #include "unit/token_ranges.hpp"
 
 using namespace toki;
@@ -72,7 +73,7 @@ class Truth final : public Backend {
 };
 
 // Keeps every file that was saved.
-class Shelf final : public StateStore {
+class Shelf final : public toki::test::BareStore {
  public:
   explicit Shelf(const Truth& truth) : truth_(truth) {}
 
@@ -101,16 +102,6 @@ class Shelf final : public StateStore {
     return Restorable{.file = std::move(file), .tokens = tokens, .held = std::move(held)};
   }
   void end_restore(std::string_view, const Result<Timed>&) override {}
-  void doubt(const Scope&, TokenSpan) override {}
-  Result<std::uint64_t> forget(std::optional<std::uint64_t>) override { return std::uint64_t{0}; }
-  Result<std::uint64_t> forget(const Scope&, TokenSpan, std::uint64_t) override {
-    return std::uint64_t{0};
-  }
-  void maintain() override {}
-  std::vector<StoredPrompt> prompts(std::size_t) const override { return {}; }
-  HeldPrompt held(const Scope&, TokenSpan) const override { return {}; }
-  std::pair<Scope, Tokens> prompt(std::uint64_t) const override { return {}; }
-  void add_to(Stats&) const override {}
 
  private:
   std::pair<std::string, Tokens> best(TokenSpan prompt) const {
